@@ -186,6 +186,7 @@ fn greedy(
             end: None,
             vocab: model.config().vocab,
             cached,
+            stops_early: true,
         };
         let written = generate(&source, &tape, &prompts, &options, &mut |_, _| Ok(()))?;
         quantities.push(Quantity::exact("greedy translations", &written, &recorded));

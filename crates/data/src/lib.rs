@@ -163,7 +163,9 @@ pub use parquet::read_parquet_texts;
 pub use regular_file::Links;
 pub use sampler::{Chunks, DistributedSampler, MicroBatchRange, Order, RankSamples, SamplerConfig, Tail};
 pub use scenes::{SceneSpec, ScenesConfig, ScenesDataset};
-pub use sentences::{JudgedSentence, JudgedSentences, SentencesConfig, SentencesDataset};
+pub use sentences::{
+    JudgedSentence, JudgedSentences, PairedSentences, SentencePair, SentencesConfig, SentencesDataset,
+};
 pub use shapes::{Objects, ShapeSpec, ShapesConfig, ShapesDataset, heldout_prompts, render};
 pub use source::{BatchSource, CollatedDataset, SourceSubset};
 pub use step_batch::{StepBatch, StepHeader};

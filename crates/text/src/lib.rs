@@ -16,6 +16,11 @@
 //!   begins, and no prediction crosses a border. [`TokenSequences`] has lines or documents as samples.
 //! - [`MaskedTexts`] hides some tokens of each text, other ones in each epoch, for encoders such as BERT; [`TokenBlocks`] are
 //!   such texts. [`LabelledTexts`] have a class each, from [`LabelledDocuments`].
+//! - [`ParallelTexts`] are pairs of texts and translations: tables, lines of JSON, two files, or compiled gettext catalogues.
+//!   [`BleuCounts`] compares translations with references as sacreBLEU does.
+//!
+//! [`ParallelTexts`] are pairs of texts and translations: tables, lines of JSON, two files, or compiled gettext catalogues, and
+//! [`BleuCounts`] compares translations with references as sacreBLEU does.
 //!
 //! The crate has no tensors and no communication. It downloads nothing, and a damaged, truncated or foreign file is an error that
 //! names the place.
@@ -45,22 +50,26 @@
 //! # Ok::<(), phalanx_data::DataError>(())
 //! ```
 
+pub mod bleu;
 pub mod corpus;
 pub mod dataset;
 pub mod documents;
 pub mod encode;
 pub mod learn;
+pub mod pairs;
 pub mod shards;
 pub mod tokenizer;
 
+pub use bleu::BleuCounts;
 pub use corpus::{Corpus, CorpusConfig, TokenizerChoice};
 pub use dataset::{
     DocumentBorders, LabelledCollation, LabelledTexts, LabelledTokens, MaskedCollation, MaskedSequence,
-    MaskedTexts, MaskingConfig, SequenceBorders, SequenceLengths, TokenBlocks, TokenPart, TokenSequences,
-    TokenWindow, TokenWindows, WindowCollation, WindowsConfig,
+    MaskedTexts, MaskingConfig, PairCollation, SequenceBorders, SequenceLengths, TokenBlocks, TokenPair,
+    TokenPairs, TokenPart, TokenSequences, TokenWindow, TokenWindows, WindowCollation, WindowsConfig,
 };
 pub use documents::{Documents, DocumentsConfig, LabelKeys, LabelledDocument, LabelledDocuments, Passage};
 pub use encode::{EncodeConfig, Encoded, EncodedSplit, encode};
 pub use learn::{END_OF_TEXT, PieceKind, WordCounts, learn};
+pub use pairs::{Languages, ParallelTexts, TextPair};
 pub use shards::{ShardFormat, ShardWriter, TokenShard, TokenStream};
-pub use tokenizer::{EncoderTokens, TOKENIZER_FILE, TextStream, Tokenizer};
+pub use tokenizer::{EncoderTokens, PairTokens, TOKENIZER_FILE, TextStream, Tokenizer};

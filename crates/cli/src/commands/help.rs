@@ -6,7 +6,7 @@ use clap::Command;
 const GROUPS: &[(&str, &[&str])] = &[
     ("Train", &["train", "plan", "config", "data", "tokens"]),
     ("Look", &["watch", "report", "serve", "track", "trace", "diagnose"]),
-    ("Use", &["eval", "predict", "sample", "write", "export", "hash"]),
+    ("Use", &["eval", "predict", "sample", "write", "translate", "export", "hash"]),
     ("Compare", &["sweep", "study"]),
     ("Cluster", &["submit", "status", "logs", "cancel", "join", "leave", "doctor"]),
     ("Shell", &["completions", "man"]),
@@ -122,6 +122,16 @@ pub(super) const EXAMPLES: &[(&str, [(&str, &str); 2])] = &[
             (
                 "write runs/first --prompt \"Once upon\" --beams 4 --samples 2",
                 "the two most probable continuations",
+            ),
+        ],
+    ),
+    (
+        "translate",
+        [
+            ("translate runs/first \"a cat sees a bird .\"", "translate a text"),
+            (
+                "translate runs/first --file lines.txt --beams 1 --json",
+                "each line, the most probable word each time",
             ),
         ],
     ),

@@ -28,6 +28,7 @@ mod joining;
 mod launched;
 
 mod hosts;
+mod translate;
 mod tui;
 
 mod local;
@@ -115,6 +116,7 @@ enum Command {
     Plan(plan::PlanArgs),
     Sample(sample::SampleArgs),
     Write(write::WriteArgs),
+    Translate(translate::TranslateArgs),
     Eval(eval::EvalArgs),
     Predict(predict::PredictArgs),
     Export(export::ExportArgs),
@@ -203,6 +205,7 @@ fn carry_out(program: &Program, command: Command) -> Result<(), CliError> {
         Command::Plan(args) => plan::run(program, &args),
         Command::Sample(args) => sample::run(program, &args),
         Command::Write(args) => write::run(program, &args),
+        Command::Translate(args) => translate::run(program, &args),
         Command::Eval(args) => eval::run(program, &args),
         Command::Predict(args) => predict::run(program, &args),
         Command::Export(args) => export::run(program, &args),

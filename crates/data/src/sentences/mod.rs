@@ -7,6 +7,7 @@
 
 mod grammar;
 mod judged;
+mod paired;
 
 use std::collections::BTreeMap;
 
@@ -16,6 +17,7 @@ use crate::rng::{Purpose, below, rng_for};
 use grammar::{State, WORDS};
 
 pub use judged::{JudgedSentence, JudgedSentences};
+pub use paired::{PairedSentences, SentencePair};
 
 /// The settings of a [`SentencesDataset`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

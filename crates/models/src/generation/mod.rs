@@ -35,6 +35,9 @@ pub struct GenerationOptions {
     pub vocab: usize,
     /// True to keep keys and values of earlier tokens, false to compute them anew for each token.
     pub cached: bool,
+    /// True to stop once all texts have ended, false to take `max_tokens` steps in any case: ranks that gather parameters together
+    /// need the same number of steps.
+    pub stops_early: bool,
 }
 
 /// A text that is being continued.
@@ -74,7 +77,7 @@ pub fn generate(
     let mut rows: Vec<Row> = prompts.iter().map(Row::new).collect();
     let mut batch = Batch { model, tape, cache: None, begins: Vec::new(), padding: Vec::new() };
     for place in 0..options.max_tokens {
-        if rows.iter().all(|row| row.ended) {
+        if options.stops_early && rows.iter().all(|row| row.ended) {
             break;
         }
         let texts: Vec<&[u32]> = rows.iter().map(|row| row.tokens.as_slice()).collect();

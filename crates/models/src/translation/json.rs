@@ -105,6 +105,8 @@ impl TranslationConfig {
         let activation = ACTIVATIONS.iter().find(|(_, known)| *known == self.activation);
         json!({
             "architectures": ["MarianMTModel"],
+            // The tokens are in a tokenizer.json; transformers would look for those of SentencePiece.
+            "tokenizer_class": "PreTrainedTokenizerFast",
             "model_type": "marian",
             "is_encoder_decoder": true,
             "vocab_size": self.vocab,

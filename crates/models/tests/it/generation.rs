@@ -32,7 +32,7 @@ fn written(model: &dyn LanguageModel, prompts: &[Prompt], options: &GenerationOp
 
 fn options(max_tokens: usize) -> GenerationOptions {
     let sampling = Sampling { temperature: 0.9, seed: 3, ..Sampling::default() };
-    GenerationOptions { sampling, max_tokens, end: None, vocab: VOCAB, cached: true }
+    GenerationOptions { sampling, max_tokens, end: None, vocab: VOCAB, cached: true, stops_early: true }
 }
 
 #[test]
@@ -141,6 +141,7 @@ fn wide_beams_find_the_most_probable_text() {
             end: None,
             vocab: VOCAB,
             cached: true,
+            stops_early: true,
         };
         let single =
             beam_search(&*model, &tape(), &prompt, &BeamOptions { width: 1, ..options }).expect("short");

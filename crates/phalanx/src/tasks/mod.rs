@@ -42,6 +42,7 @@ pub(crate) fn rows() -> Vec<Task> {
         language::llama().into(),
         language::bert().into(),
         language::bert_classifier().into(),
+        language::marian().into(),
         autoencoder_kl::spec().into(),
         diffusion::spec().into(),
         stackgan::spec().into(),

@@ -25,5 +25,6 @@ pub(crate) const PRESETS: &[(&str, &str)] = &[
     ("tiny-llama", include_str!("../../presets/tiny-llama.toml")),
     ("tiny-bert", include_str!("../../presets/tiny-bert.toml")),
     ("tiny-bert-classifier", include_str!("../../presets/tiny-bert-classifier.toml")),
+    ("tiny-translation", include_str!("../../presets/tiny-translation.toml")),
     ("tiny", include_str!("../../presets/tiny.toml")),
 ];

@@ -149,6 +149,10 @@ fn the_examples_of_the_help_work() {
     place.succeed(
         "train tiny-gpt --ranks 1 --out runs/words --set train.steps=2 --set model.layers=1 --set eval.limit=4",
     );
+    place.succeed(
+        "train tiny-translation --ranks 1 --out runs/pairs --set train.steps=2 --set model.layers=1 --set eval.limit=4",
+    );
+    place.write("lines.txt", "every bird sees a cat .\ntwo cats see a bird .\n");
     place.write("book.txt", "Once upon a time there was a token.\n".repeat(40));
     place.write(
         "sweep.toml",
@@ -170,6 +174,7 @@ fn the_examples_of_the_help_work() {
             // Pictures of texts and texts are made by other runs.
             let line = match command {
                 "sample" => line.replace("runs/first", "runs/texts"),
+                "translate" => line.replace("runs/first", "runs/pairs"),
                 "write" => line.replace("runs/first", "runs/words").replace("Once upon", "a cat"),
                 _ => line,
             };

@@ -374,3 +374,107 @@ fn bad_input_of_encoders_is_named() {
         assert!(!place.path("run/config.toml").exists(), "{line}: there is a run");
     }
 }
+
+/// A translation model whose steps take milliseconds.
+const MARIAN: &str = "train tiny-translation --set model.layers=2 --set model.width=16 --set model.heads=2 \
+                      --set train.global_batch=6 --set train.threads=1 --set log.every=1 --set train.steps=10 \
+                      --set schedule.warmup_steps=0 --set eval.limit=7 --set optim.lr=0.01";
+
+#[test]
+fn translations_are_the_same_on_any_world() {
+    let place = Place::new();
+    let line = |at: usize| {
+        let (word, other) = [("one", "eins"), ("two", "zwei"), ("three cats", "drei Katzen")][at % 3];
+        format!("{word} {} end\t{other} {} Ende\n", "and ".repeat(at % 4), "und ".repeat(at % 4))
+    };
+    place.write("pairs.tsv", (0..60).map(line).collect::<String>());
+    for (data, name) in [("--set model.texts=40", "sentences"), ("--set data.path=pairs.tsv", "file")] {
+        let data = format!("{data} --set model.context=32 --set model.pieces=300");
+        place.succeed(&format!("{MARIAN} {data} --ranks 1 --out {name}"));
+        let measures = |run: &str| {
+            let of = |key: &str| column(&place.path(run), key);
+            [of("loss"), of("test_loss"), of("test_bleu"), of("test_right")].concat()
+        };
+        let expected = measures(name);
+        assert!(expected.len() > 12 && expected[9] < expected[0], "{expected:?}");
+        side_by_side(
+            [
+                "--ranks 3 --strategy ddp",
+                "--ranks 2 --strategy zero2",
+                // Ranks gather parameters together while each translates texts of other lengths.
+                "--ranks 4 --strategy fsdp",
+                "--ranks 2 --strategy fsdp --set train.recompute=1 --set train.accumulate=2",
+            ],
+            |line| {
+                let run = format!("{name}-{}", line.replace(|c: char| !c.is_alphanumeric(), ""));
+                place.succeed(&format!("{MARIAN} {data} {line} --out {run}"));
+                assert_close(&run, &measures(&run), &expected, 2e-5);
+            },
+        );
+        let run = format!("{name}-bf16");
+        place.succeed(&format!("{MARIAN} {data} --ranks 2 --set train.precision=bf16 --out {run}"));
+        let losses = |run: &str| column(&place.path(run), "loss");
+        assert_close(&run, &losses(&run), &losses(name), 0.05);
+    }
+}
+
+#[test]
+fn a_translation_is_that_of_its_text_alone_and_of_its_export() {
+    let place = Place::new();
+    place.succeed(&format!("{MARIAN} --ranks 1 --set model.dropout=0 --set train.steps=40 --out run"));
+    let texts =
+        ["every cat sees a robot .", "a small robot that helps two birds sees every cat .", "this bird ."];
+    place.write("all.txt", texts.join("\n"));
+    let all = place.succeed("translate run --file all.txt --beams 1");
+    let all: Vec<&str> = all.lines().collect();
+    assert_eq!(all.len(), 3);
+    for (number, text) in texts.iter().enumerate() {
+        place.write("one.txt", text);
+        let alone = place.succeed("translate run --file one.txt --beams 1");
+        assert_eq!(alone.trim_end(), all[number], "{text}");
+    }
+    place.succeed("export run --out folder/");
+    let beams = |model: &str| place.succeed(&format!("translate {model} --file all.txt --json"));
+    assert_eq!(beams("folder"), beams("run"));
+    let said = place.fail("write run");
+    assert!(said.contains("phalanx translate"), "{said}");
+    place.write("long.txt", "every cat sees a robot . ".repeat(9));
+    let said = place.fail("translate run --file long.txt");
+    assert!(said.contains("55 tokens") && said.contains("cut it into sentences"), "{said}");
+    // The folder is trained further, and the export of a step of rate 0 is the same.
+    let more = "--set model.config=folder --set model.weights=folder --set optim.lr=0 --set train.steps=1";
+    place.succeed(&format!("{MARIAN} --ranks 1 {more} --out more"));
+    place.succeed("export more --out again/");
+    let bytes =
+        |folder: &str| std::fs::read(place.path(&format!("{folder}/model.safetensors"))).expect("there");
+    let tensors = |folder: &str| {
+        let bytes = bytes(folder);
+        let header = u64::from_le_bytes(bytes[..8].try_into().expect("eight")) as usize;
+        bytes[8 + header..].to_vec()
+    };
+    assert_eq!(tensors("again"), tensors("folder"));
+}
+
+#[test]
+fn bad_pairs_are_named() {
+    let place = Place::new();
+    place.write("texts/train.en", "one\ntwo\n");
+    place.write("texts/train.de", "eins\n");
+    place.write("one-cell.tsv", "one\teins\ntwo\n");
+    place.write("keys.jsonl", "{\"en\": \"one\"}\n");
+    place.write("cut.mo", [0xde_u8, 0x12, 0x04, 0x95, 0, 0, 0, 0, 9]);
+    place.write("text.txt", "words");
+    for (line, words) in [
+        ("--set data.path=texts", &["train.en", "2 lines", "train.de has 1"][..]),
+        ("--set data.path=one-cell.tsv", &["one-cell.tsv, line 2", "1 cells"]),
+        ("--set data.path=keys.jsonl", &["line 1", "\"de\""]),
+        ("--set data.path=cut.mo", &["cut.mo", "cut short"]),
+        ("--set data.path=text.txt", &["text.txt", ".tsv"]),
+        ("--set model.context=9", &["model.context = 9", "12 words"]),
+        ("--set model.heads=3", &["3 heads"]),
+    ] {
+        let said = place.fail(&format!("{MARIAN} --ranks 1 {line} --out run"));
+        assert!(words.iter().all(|words| said.contains(words)), "{line}: {said}");
+        assert!(!place.path("run/config.toml").exists(), "{line}: there is a run");
+    }
+}

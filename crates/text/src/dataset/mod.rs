@@ -4,6 +4,7 @@ mod blocks;
 mod collation;
 mod labelled;
 mod masked;
+mod pairs;
 mod sequences;
 mod windows;
 
@@ -16,6 +17,7 @@ pub use blocks::{SequenceLengths, TokenBlocks};
 pub use collation::WindowCollation;
 pub use labelled::{LabelledCollation, LabelledTexts, LabelledTokens};
 pub use masked::{MaskedCollation, MaskedSequence, MaskedTexts, MaskingConfig};
+pub use pairs::{PairCollation, TokenPair, TokenPairs};
 pub use sequences::{SequenceBorders, TokenSequences};
 pub use windows::{DocumentBorders, TokenWindow, TokenWindows, WindowsConfig};
 

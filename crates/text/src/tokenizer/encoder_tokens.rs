@@ -62,7 +62,7 @@ impl Tokenizer {
     }
 
     /// Returns this tokenizer with special tokens of these names behind its own.
-    fn with_tokens<'n>(&self, names: impl Iterator<Item = &'n str>) -> Result<Self> {
+    pub(super) fn with_tokens<'n>(&self, names: impl Iterator<Item = &'n str>) -> Result<Self> {
         let unusable = |error: serde_json::Error| self.failed(error.to_string());
         let mut description: serde_json::Value = serde_json::from_str(self.json()).map_err(unusable)?;
         let added = names.zip(self.vocab()..).map(|(name, id)| added_token(id, name, true));

@@ -4,6 +4,7 @@ mod alphabet;
 mod description;
 mod encoder_tokens;
 mod folder;
+mod pair_tokens;
 mod protobuf;
 mod sentence_piece;
 mod special;
@@ -18,6 +19,7 @@ use alphabet::Alphabet;
 pub(crate) use alphabet::byte_letter;
 pub(crate) use description::{Description, added_token, byte_pairs};
 pub use encoder_tokens::EncoderTokens;
+pub use pair_tokens::PairTokens;
 pub(crate) use sentence_piece::NEVER;
 pub use stream::TextStream;
 

@@ -4,6 +4,7 @@ mod corpora;
 mod encoders;
 mod encoding;
 mod learned;
+mod pairs;
 mod shards;
 mod tokenizers;
 mod windows;

@@ -129,7 +129,7 @@ fn build(setup: &mut Setup<'_>, settings: &BertSettings) -> Result<Training<Bert
         .counts("restored tokens")
         .loss(move |model, step| loss(model, step, options))
         .evaluate(["loss", "accuracy"], move |model, step| evaluate(model, step, options))
-        .derive(["perplexity"], |means| vec![means[0].exp()])
+        .derive(["perplexity"], |means, _| vec![means[0].exp()])
         .write(move |model, tape, writing, _| filling::fill(model, &tokens, context, tape, writing))
         .text_use(TextUse::Fill)
         .names_of(BertConfig::published_name)

@@ -6,8 +6,11 @@ mod encoder;
 mod filling;
 mod gpt2;
 mod llama;
+mod marian;
+mod pairs;
 mod settings;
 mod text;
+mod translating;
 mod writer;
 
 use std::path::Path;
@@ -23,6 +26,7 @@ pub(super) use bert::spec as bert;
 pub(super) use bert_classifier::spec as bert_classifier;
 pub(super) use gpt2::spec as gpt2;
 pub(super) use llama::spec as llama;
+pub(super) use marian::spec as marian;
 
 /// The tokenizer, without which the weights of a language model mean nothing.
 const TOKENIZER: KeptFile =
@@ -77,12 +81,12 @@ fn training<M: LanguageModel + 'static>(
             .evaluate(["loss", "bytes_per_token"], move |model, step| {
                 Ok([number(&loss(model, step, options)?)?, bytes(&lengths, step)?])
             })
-            .derive(["perplexity", "bits_per_byte"], |means| {
+            .derive(["perplexity", "bits_per_byte"], |means, _| {
                 vec![means[0].exp(), means[0] / (std::f64::consts::LN_2 * means[1])]
             }),
         None => training
             .evaluate(["loss"], move |model, step| Ok([number(&loss(model, step, options)?)?]))
-            .derive(["perplexity"], |means| vec![means[0].exp()]),
+            .derive(["perplexity"], |means, _| vec![means[0].exp()]),
     }
 }
 

@@ -76,14 +76,7 @@ impl TextSettings {
 
     /// Returns the choice of the settings: a published model has a tokenizer of its own.
     pub(super) fn choice(&self) -> TokenizerChoice {
-        let Ok(choice) = self.tokenizer.parse();
-        if choice != TokenizerChoice::Default || self.published.is_empty() {
-            return choice;
-        }
-        let path = PathBuf::from(&self.published);
-        let folder = if path.is_dir() { Some(path.as_path()) } else { path.parent() };
-        let has = |folder: &Path| FILES.iter().any(|name| folder.join(name).is_file());
-        folder.filter(|folder| has(folder)).map_or(choice, |folder| TokenizerChoice::File(folder.to_owned()))
+        tokenizer_choice(&self.tokenizer, &self.published)
     }
 
     /// Opens the tokenizer, and the texts if it follows from them.
@@ -180,6 +173,18 @@ impl TextSettings {
         windows.check_tokens(vocabulary.rows)?;
         Ok(Arc::new(CollatedDataset::new(Arc::new(windows), WindowCollation::new(context))))
     }
+}
+
+/// Returns the choice of a tokenizer by a name or a path, or else of that in the folder of a published model.
+pub(super) fn tokenizer_choice(tokenizer: &str, published: &str) -> TokenizerChoice {
+    let Ok(choice) = tokenizer.parse();
+    if choice != TokenizerChoice::Default || published.is_empty() {
+        return choice;
+    }
+    let path = PathBuf::from(published);
+    let folder = if path.is_dir() { Some(path.as_path()) } else { path.parent() };
+    let has = |folder: &Path| FILES.iter().any(|name| folder.join(name).is_file());
+    folder.filter(|folder| has(folder)).map_or(choice, |folder| TokenizerChoice::File(folder.to_owned()))
 }
 
 /// The identity of opened texts.

@@ -26,6 +26,7 @@ pub(super) fn write(
                 end: tokenizer.end_of_text(),
                 vocab: tokenizer.vocab(),
                 cached: writing.cached,
+                stops_early: true,
             };
             sampled(model, tokenizer, tape, (&prompts, writing.samples), &options, take)
         }

@@ -118,7 +118,9 @@ impl TestSums {
             // Those of a classifier are in front of the means that they follow from.
             let own = if outline.classes.is_some() { CLASS_SUMS.len() } else { 0 };
             let means: Vec<f64> = measures[own..].iter().map(|(_, mean)| *mean).collect();
-            measures.extend(derived.names.iter().cloned().zip((derived.compute)(&means)));
+            let derived = derived.names.iter().cloned().zip((derived.compute)(&means, weight));
+            measures.truncate(measures.len() - outline.hidden.min(measures.len()));
+            measures.extend(derived);
         }
         if let (Some(tally), Some(of)) = (&classes, &outline.classes) {
             measures.extend(tally.measures(of));

@@ -44,8 +44,8 @@ impl Phase {
 pub(in crate::engine) struct DerivedMeasures {
     /// The names.
     pub(in crate::engine) names: Vec<String>,
-    /// Computes them from the means, in the order of [`Training::evaluate`].
-    pub(in crate::engine) compute: fn(&[f64]) -> Vec<f64>,
+    /// Computes them from the means, in the order of [`Training::evaluate`], and the sum of the weights.
+    pub(in crate::engine) compute: fn(&[f64], f64) -> Vec<f64>,
 }
 
 impl PartialEq for DerivedMeasures {
@@ -66,6 +66,8 @@ pub(super) struct NamedMeasures {
     pub(super) weight_unit: Option<&'static str>,
     /// The text that is written for a given one.
     pub(super) text_use: TextUse,
+    /// The sums at the end that are no measures.
+    pub(super) hidden: usize,
 }
 
 pub(super) type LossFn<M> = Box<dyn Fn(&M, &StepInput<'_>) -> Result<Loss, TrainError> + Sync>;
@@ -229,16 +231,24 @@ impl<M> Training<M> {
         self
     }
 
-    /// Adds measures that `compute` derives from the means of [`Training::evaluate`], in the order of the names, such as the
-    /// perplexity of a mean loss.
+    /// Adds measures that `compute` derives from the means of [`Training::evaluate`] and the sum of the samples' weights, in the order of
+    /// the names, such as the perplexity of a mean loss.
     #[must_use]
     pub fn derive<'n>(
         mut self,
         names: impl IntoIterator<Item = &'n str>,
-        compute: fn(&[f64]) -> Vec<f64>,
+        compute: fn(&[f64], f64) -> Vec<f64>,
     ) -> Self {
         let names = names.into_iter().map(str::to_owned).collect();
         self.named.derived = Some(DerivedMeasures { names, compute });
+        self
+    }
+
+    /// Says that the last `count` numbers of [`Training::evaluate`] are parts of derived measures and no measures of their own, such as
+    /// the counts of a score.
+    #[must_use]
+    pub fn hide(mut self, count: usize) -> Self {
+        self.named.hidden = count;
         self
     }
 
@@ -425,6 +435,8 @@ impl<M> Training<M> {
 pub(in crate::engine) struct TrainingOutline {
     /// The measures that are sums over samples.
     pub(in crate::engine) sums: Vec<String>,
+    /// The sums at the end that are no measures of their own.
+    pub(in crate::engine) hidden: usize,
     /// The measures that follow from the means of the sums.
     pub(in crate::engine) derived: Option<DerivedMeasures>,
     /// The classes of a classifier.
@@ -448,6 +460,7 @@ impl TrainingOutline {
         let (derived, weight_unit) = (named.derived.clone(), named.weight_unit);
         Self {
             sums: sums.collect(),
+            hidden: named.hidden,
             derived,
             classes,
             headline,
@@ -460,7 +473,8 @@ impl TrainingOutline {
     pub(in crate::engine) fn names(&self) -> Vec<String> {
         let of_means = self.derived.iter().flat_map(|derived| derived.names.iter().cloned());
         let of_classes = self.classes.iter().flat_map(Classes::measures).map(str::to_owned);
-        self.sums.iter().cloned().chain(of_means).chain(of_classes).collect()
+        let shown = self.sums.len() - self.hidden.min(self.sums.len());
+        self.sums[..shown].iter().cloned().chain(of_means).chain(of_classes).collect()
     }
 
     /// The loss of the evaluation, for charts: the first measure whose name ends in `loss`, or else the first.

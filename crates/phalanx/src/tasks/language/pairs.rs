@@ -1,0 +1,110 @@
+//! Pairs of texts with their tokenizer.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use phalanx_data::{PairedSentences, Split};
+use phalanx_text::{
+    Languages, PairTokens, ParallelTexts, PieceKind, TokenPair, Tokenizer, TokenizerChoice, WordCounts, learn,
+};
+use phalanx_trainer::engine::TrainError;
+
+/// Pairs of texts with their tokenizer.
+pub(super) struct Pairs {
+    /// The pairs; `None` for generated ones, or if only their tokenizer is there.
+    pub(super) texts: Option<ParallelTexts>,
+    /// The tokenizer, with the special tokens.
+    pub(super) tokenizer: Tokenizer,
+    /// The special tokens.
+    pub(super) special: PairTokens,
+}
+
+/// The choice of pairs and of their tokenizer.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct PairsKey {
+    /// The path of the pairs; empty for generated ones.
+    pub(super) path: PathBuf,
+    /// The tokenizer.
+    pub(super) tokenizer: TokenizerChoice,
+    /// The languages.
+    pub(super) languages: Languages,
+    /// The number of pieces to learn where there is no tokenizer.
+    pub(super) pieces: usize,
+}
+
+impl Pairs {
+    /// Opens pairs, or returns those that were opened last: ranks of a process share them.
+    pub(super) fn shared(key: PairsKey) -> Result<Arc<Self>, TrainError> {
+        type Newest = Option<((PairsKey, Option<SystemTime>), Arc<Pairs>)>;
+        static NEWEST: Mutex<Newest> = Mutex::new(None);
+        let changed = key.path.metadata().and_then(|found| found.modified()).ok();
+        let key = (key, changed);
+        let mut newest = NEWEST.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((of, pairs)) = &*newest
+            && *of == key
+        {
+            return Ok(pairs.clone());
+        }
+        let pairs = Arc::new(Self::open(&key.0)?);
+        *newest = Some((key, pairs.clone()));
+        Ok(pairs)
+    }
+
+    fn open(key: &PairsKey) -> Result<Self, TrainError> {
+        let is_generated = key.path.as_os_str().is_empty();
+        let texts = match is_generated || !key.path.exists() && key.tokenizer != TokenizerChoice::Default {
+            true => None,
+            false => Some(ParallelTexts::open(&key.path, &key.languages)?),
+        };
+        let tokenizer = match (&key.tokenizer, &texts) {
+            (TokenizerChoice::File(path), _) => Tokenizer::open(path)?,
+            (TokenizerChoice::Bytes, _) => Tokenizer::bytes(),
+            (_, None) => Tokenizer::words(&PairedSentences::words())?,
+            (choice, Some(texts)) => tokenizer_of(choice, &key.path, texts, key.pieces)?,
+        };
+        let (tokenizer, special) = tokenizer.for_pairs()?;
+        Ok(Self { texts, tokenizer, special })
+    }
+
+    /// Encodes the pairs of a split whose sides have at most `longest` tokens with their ends.
+    pub(super) fn encoded(
+        &self,
+        texts: &ParallelTexts,
+        split: Split,
+        longest: usize,
+    ) -> Result<Vec<TokenPair>, TrainError> {
+        let pairs = texts.pairs(split);
+        let side = |of: fn(&phalanx_text::TextPair) -> &String| -> Result<Vec<Vec<u32>>, TrainError> {
+            let texts: Vec<String> = pairs.iter().map(|pair| of(pair).clone()).collect();
+            Ok(self.tokenizer.encode_all(&texts)?)
+        };
+        let (sources, targets) = (side(|pair| &pair.source)?, side(|pair| &pair.target)?);
+        let all = sources.into_iter().zip(targets).map(|(source, target)| TokenPair { source, target });
+        Ok(all.filter(|pair| pair.source.len().max(pair.target.len()) < longest).collect())
+    }
+}
+
+/// Makes the tokenizer of texts: that in their folder, their characters, or learned pieces.
+fn tokenizer_of(
+    choice: &TokenizerChoice,
+    path: &Path,
+    texts: &ParallelTexts,
+    pieces: usize,
+) -> Result<Tokenizer, TrainError> {
+    let folder = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new(".")) };
+    let file = folder.join(phalanx_text::TOKENIZER_FILE);
+    if *choice == TokenizerChoice::Default && file.is_file() {
+        return Ok(Tokenizer::open(file)?);
+    }
+    let sides = |split| texts.pairs(split).iter().flat_map(|pair| [&pair.source, &pair.target]);
+    if *choice == TokenizerChoice::Characters {
+        let all = sides(Split::Train).chain(sides(Split::Test)).map(String::as_str);
+        return Ok(Tokenizer::characters_of(all)?);
+    }
+    let mut counts = WordCounts::new(PieceKind::Bpe);
+    for text in sides(Split::Train) {
+        counts.add(text)?;
+    }
+    Ok(learn(&counts, pieces)?)
+}
