@@ -34,6 +34,10 @@ pub(super) enum Model {
     /// A decoder like Llama's of 8 layers of 384, 6 heads that share 2, a vocabulary of 20,480, tied
     #[value(name = "llama-20m")]
     Llama20m,
+    /// BERT-base with its head on 15 % of --tokens tokens
+    Bert,
+    /// The Transformer's base model, 6 + 6 layers of 512, 8 heads, vocabulary 32,000, on --tokens tokens of both sides
+    Translation,
 }
 
 pub(super) type Forward = Box<dyn Fn(&Tape, LossDivisor) -> phalanx_tensor::Result<Value>>;
@@ -72,7 +76,9 @@ pub(super) fn build(args: &TrainArgs, device: &ComputeDevice, batch: usize) -> R
         }
         Model::Cvae => cvae(&builder, size, batch, images)?,
         Model::Unet => unet(&builder, size, batch, &put)?,
-        Model::Gpt2 | Model::GptSmall | Model::Llama20m => anyhow::bail!("a language model has no images"),
+        Model::Gpt2 | Model::GptSmall | Model::Llama20m | Model::Bert | Model::Translation => {
+            anyhow::bail!("a language model has no images")
+        }
         Model::Stackgan1 | Model::Stackgan2 => anyhow::bail!("StackGAN has two losses"),
     };
     Ok((builder.build()?, forward))

@@ -88,6 +88,12 @@ pub trait Dataset: Send + Sync {
         None
     }
 
+    /// Returns the length of each sample, such as its tokens, if micro-batches of similar lengths take less time, because shorter samples are
+    /// padded. `None` by default.
+    fn lengths(&self) -> Option<Vec<u32>> {
+        None
+    }
+
     /// Returns what the user should know of the files, such as the number of files that are not read; nothing by
     /// default.
     fn notes(&self) -> &[String] {

@@ -161,7 +161,9 @@ pub use loader::{Loader, LoaderConfig};
 pub use mix::{Mixing, Mixture};
 pub use parquet::read_parquet_texts;
 pub use regular_file::Links;
-pub use sampler::{Chunks, DistributedSampler, MicroBatchRange, Order, RankSamples, SamplerConfig, Tail};
+pub use sampler::{
+    Chunks, DistributedSampler, MicroBatchRange, Order, RankSamples, SampleLengths, SamplerConfig, Tail,
+};
 pub use scenes::{SceneSpec, ScenesConfig, ScenesDataset};
 pub use sentences::{
     JudgedSentence, JudgedSentences, PairedSentences, SentencePair, SentencesConfig, SentencesDataset,

@@ -28,6 +28,11 @@ pub trait BatchSource: Send + Sync {
         None
     }
 
+    /// Returns the lengths of the samples; see [`Dataset::lengths`].
+    fn lengths(&self) -> Option<Vec<u32>> {
+        None
+    }
+
     /// Returns the weight of a sample; see [`Dataset::weight`].
     ///
     /// # Errors
@@ -114,6 +119,10 @@ impl<D: Dataset + ?Sized + 'static, C: Collate<D::Item> + 'static> BatchSource f
         self.dataset.chunks()
     }
 
+    fn lengths(&self) -> Option<Vec<u32>> {
+        self.dataset.lengths()
+    }
+
     fn weight(&self, index: usize) -> Result<f32> {
         self.dataset.weight(index)
     }
@@ -191,6 +200,11 @@ impl BatchSource for SourceSubset {
 
     fn chunks(&self) -> Option<Vec<usize>> {
         subset::chunks(self.inner.chunks()?, &self.indices)
+    }
+
+    fn lengths(&self) -> Option<Vec<u32>> {
+        let whole = self.inner.lengths()?;
+        Some(self.indices.iter().map(|index| whole[*index]).collect())
     }
 
     fn weight(&self, index: usize) -> Result<f32> {

@@ -156,6 +156,11 @@ impl<D: Dataset + ?Sized> Dataset for Subset<D> {
         chunks(self.inner.chunks()?, &self.indices)
     }
 
+    fn lengths(&self) -> Option<Vec<u32>> {
+        let whole = self.inner.lengths()?;
+        Some(self.indices.iter().map(|index| whole[*index]).collect())
+    }
+
     fn notes(&self) -> &[String] {
         self.inner.notes()
     }

@@ -1,9 +1,11 @@
-//! Corpora of language models: texts, files of tokens with their indices, models of SentencePiece.
+//! Corpora of language models: texts, files of tokens with their indices, models of SentencePiece, texts with classes, and pairs of
+//! texts.
 
 use phalanx_data::{Dataset, Split};
 use phalanx_fuzz_harness::files::{self, folder};
 use phalanx_text::{
-    Corpus, CorpusConfig, DocumentBorders, ShardFormat, ShardWriter, TokenWindows, Tokenizer, WindowsConfig,
+    Corpus, CorpusConfig, DocumentBorders, LabelKeys, LabelledDocuments, Languages, ParallelTexts,
+    ShardFormat, ShardWriter, TokenWindows, Tokenizer, WindowsConfig,
 };
 
 use super::Target;
@@ -27,6 +29,25 @@ fn shard(format: ShardFormat) -> [Vec<u8>; 2] {
 const MODEL: &[u8] = b"\x0a\x0e\x0a\x05<unk>\x15\0\0\0\0\x18\x02\x0a\x0a\x0a\x03\xe2\x96\x81\x15\0\0\x40\xc0\
     \x0a\x08\x0a\x01a\x15\0\0\x40\xc0\x0a\x09\x0a\x02ab\x15\0\0\0\xc0\x12\x02\x18\x01\x1a\x02\x18\x01";
 
+/// A compiled catalogue of gettext with its header and a message with a context and a plural.
+fn catalogue() -> Vec<u8> {
+    let texts: [&[u8]; 4] = [
+        b"",
+        b"menu\x04%d file\0%d files",
+        b"Content-Type: text/plain; charset=UTF-8\n",
+        b"%d Datei\0%d Dateien",
+    ];
+    let number = |value: usize| (value as u32).to_le_bytes();
+    let mut bytes: Vec<u8> = [0x9504_12de, 0, 2, 28, 44, 0, 60].into_iter().flat_map(number).collect();
+    let mut at = 60;
+    for text in texts {
+        bytes.extend([number(text.len()), number(at)].concat());
+        at += text.len() + 1;
+    }
+    texts.iter().for_each(|text| bytes.extend([*text, &[0]].concat()));
+    bytes
+}
+
 fn corpora() -> Vec<Vec<u8>> {
     let ([plain, _], [indexed, index]) = (shard(ShardFormat::LlmC), shard(ShardFormat::Megatron));
     let lines = "{\"text\": \"one <0x41>\"}\n{\"text\": \"two\"}\n".repeat(6);
@@ -37,6 +58,12 @@ fn corpora() -> Vec<Vec<u8>> {
         ("lines/all.jsonl", lines.as_bytes()),
         ("text/a.txt", b"one line\nand another\n\nthe end\n"),
         ("text/tokenizer.model", MODEL),
+        ("classes/all.tsv", b"text\tlabel\none\tgood\ntwo\tbad\nthree\tgood\n"),
+        ("classes/more.jsonl", b"{\"text\": \"four\", \"label\": 3}\n"),
+        ("pairs/a.mo", &catalogue()),
+        ("pairs/b.tsv", b"de\ten\neins\tone\n"),
+        ("pairs/c.en", b"one\n"),
+        ("pairs/c.de", b"eins\n"),
     ])]
 }
 
@@ -50,6 +77,13 @@ fn read_corpora(bytes: &[u8]) {
         let _ = tokenizer.decode(&tokens);
         assert_eq!(tokenizer.byte_lengths().len(), tokenizer.vocab());
     }
+    let keys = LabelKeys { text: "text".to_owned(), class: "label".to_owned() };
+    if let Ok(labelled) = LabelledDocuments::open(&place.path().join("classes"), &keys, 50) {
+        let texts = [Split::Train, Split::Test].map(|split| labelled.texts(split));
+        assert!(texts.into_iter().flatten().all(|text| (text.class as usize) < labelled.classes().len()));
+    }
+    let languages = Languages { source: "en".to_owned(), target: "de".to_owned() };
+    let _ = ParallelTexts::open(&place.path().join("pairs"), &languages);
     for name in ["llm.c", "megatron", "lines", "text/a.txt"] {
         let Ok(corpus) = Corpus::open(place.path().join(name), &CorpusConfig::default()) else { continue };
         let parts = corpus.parts(Split::Train).to_vec();
@@ -66,7 +100,7 @@ pub(super) const CORPORA: Target = Target {
     name: "corpora",
     about: "texts, files of tokens and tokenizers of language models",
     seeds: corpora,
-    words: &["MMIDIDX\0\0", "\x01\0\0\0\0\0\0\0", "\"text\"", "▁", "<unk>"],
+    words: &["charset=", "translation", "MMIDIDX\0\0", "\x01\0\0\0\0\0\0\0", "\"text\"", "▁", "<unk>"],
     change: files::change,
     read: read_corpora,
     cases: 300,

@@ -6,7 +6,7 @@
 //! its batches change with the world size.)
 //!
 //! For samples that are stored in chunks, such as tar archives, an epoch can shuffle within a few chunks at a time:
-//! [`Order::Windows`].
+//! [`Order::Windows`]. Of samples of different lengths, a micro-batch can have similar ones: [`Order::SimilarLengths`].
 //!
 //! A step with micro-batches is first cut into these, and each of them is divided among the ranks. So the samples that
 //! are normalised together do not depend on the number of ranks, either.
@@ -16,7 +16,7 @@ mod order;
 use crate::choices::choices;
 use crate::error::{DataError, Result};
 use order::EpochOrders;
-pub use order::{Chunks, Order};
+pub use order::{Chunks, Order, SampleLengths};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 

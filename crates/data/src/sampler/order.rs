@@ -1,9 +1,9 @@
 //! The order of the samples in an epoch.
 
-use super::SamplerConfig;
+use super::{SamplerConfig, balanced_range};
 use crate::error::{DataError, Result};
 use crate::rng::{Purpose, rng_for, shuffle};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -16,6 +16,35 @@ pub enum Order {
     Shuffled,
     /// Chunks in random order, shuffled within a window of several chunks at a time.
     Windows(Chunks),
+    /// A random permutation, different in each epoch, whose micro-batches have samples of similar lengths.
+    SimilarLengths(SampleLengths),
+}
+
+/// The lengths of samples, for micro-batches that need little padding.
+///
+/// A step has the samples that it has in a [shuffled](Order::Shuffled) epoch, so its gradient is the same. They are sorted by length before
+/// they are cut into micro-batches, whose samples are again in the order of the epoch, so that all ranks have about equal work.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SampleLengths {
+    /// The length of each sample; see [`Dataset::lengths`](crate::Dataset::lengths).
+    pub lengths: Arc<[u32]>,
+}
+
+impl SampleLengths {
+    /// Sorts the samples of each step.
+    fn sort(&self, config: &SamplerConfig, order: &mut [usize]) {
+        for step in order.chunks_mut(config.global_batch.max(1)) {
+            let place: BTreeMap<usize, usize> =
+                step.iter().enumerate().map(|(at, sample)| (*sample, at)).collect();
+            step.sort_by_key(|sample| self.lengths[*sample]);
+            let total = step.len();
+            for number in 0..config.micro_batches {
+                let samples = &mut step[balanced_range(total, config.micro_batches, number)];
+                // In the order of the epoch, so that no rank has the longer ones.
+                samples.sort_by_key(|sample| place[sample]);
+            }
+        }
+    }
 }
 
 /// The chunks of samples that are stored contiguously, and the window in which they are shuffled.
@@ -32,6 +61,12 @@ pub struct Chunks {
 impl Order {
     /// Checks that the chunks cover `len` samples.
     pub(super) fn check(&self, len: usize) -> Result<()> {
+        if let Self::SimilarLengths(SampleLengths { lengths }) = self
+            && lengths.len() != len
+        {
+            let reason = format!("{} lengths for a dataset of {len}", lengths.len());
+            return Err(DataError::config("sampler.lengths", reason));
+        }
         let Self::Windows(Chunks { lengths, window }) = self else { return Ok(()) };
         if *window == 0 {
             return Err(DataError::config("sampler.window", "a window needs at least 1 chunk"));
@@ -70,9 +105,7 @@ struct ChunkOrder {
 /// The orders of the samples in each epoch, computed on demand.
 #[derive(Debug)]
 pub(super) struct EpochOrders {
-    len: usize,
-    seed: u64,
-    order: Order,
+    config: SamplerConfig,
     /// The first sample of each chunk.
     first: Vec<usize>,
     chunk_orders: Mutex<VecDeque<ChunkOrder>>,
@@ -85,17 +118,18 @@ impl EpochOrders {
             Order::Windows(Chunks { lengths, .. }) => {
                 lengths.iter().scan(0, |next, length| Some(std::mem::replace(next, *next + length))).collect()
             }
-            Order::Sequential | Order::Shuffled => Vec::new(),
+            Order::Sequential | Order::Shuffled | Order::SimilarLengths(_) => Vec::new(),
         };
-        let (len, seed, order) = (config.len, config.seed, config.order.clone());
-        Self { len, seed, order, first, chunk_orders: Mutex::default(), windows: Mutex::default() }
+        Self { config: config.clone(), first, chunk_orders: Mutex::default(), windows: Mutex::default() }
     }
 
     /// Returns the sample at a position below the length.
     pub(super) fn at(&self, epoch: u64, position: usize) -> usize {
-        match &self.order {
+        match &self.config.order {
             Order::Sequential => position,
-            Order::Shuffled => self.cached(epoch, 0, || self.shuffled(epoch))[position],
+            Order::Shuffled | Order::SimilarLengths(_) => {
+                self.cached(epoch, 0, || self.shuffled(epoch))[position]
+            }
             Order::Windows(chunks) => {
                 let order = self.chunk_order(epoch, chunks);
                 let window = order.begins.partition_point(|begin| *begin <= position) - 1;
@@ -110,8 +144,11 @@ impl EpochOrders {
     }
 
     fn shuffled(&self, epoch: u64) -> Vec<usize> {
-        let mut order: Vec<usize> = (0..self.len).collect();
-        shuffle(&mut rng_for(self.seed, Purpose::Shuffle, epoch, 0), &mut order);
+        let mut order: Vec<usize> = (0..self.config.len).collect();
+        shuffle(&mut rng_for(self.config.seed, Purpose::Shuffle, epoch, 0), &mut order);
+        if let Order::SimilarLengths(lengths) = &self.config.order {
+            lengths.sort(&self.config, &mut order);
+        }
         order
     }
 
@@ -130,7 +167,7 @@ impl EpochOrders {
                 .collect();
             // Index 0 shuffles whole epochs.
             shuffle(
-                &mut rng_for(self.seed, Purpose::Shuffle, chunk_order.epoch, 1 + number as u64),
+                &mut rng_for(self.config.seed, Purpose::Shuffle, chunk_order.epoch, 1 + number as u64),
                 &mut order,
             );
             order
@@ -143,7 +180,7 @@ impl EpochOrders {
             return found.clone();
         }
         let mut chunks: Vec<usize> = (0..lengths.len()).collect();
-        shuffle(&mut rng_for(self.seed, Purpose::ChunkOrder, epoch, 0), &mut chunks);
+        shuffle(&mut rng_for(self.config.seed, Purpose::ChunkOrder, epoch, 0), &mut chunks);
         let mut begins = vec![0];
         for together in chunks.chunks(*window) {
             let samples: usize = together.iter().map(|chunk| lengths[*chunk]).sum();
@@ -167,7 +204,7 @@ impl EpochOrders {
         let samples: Arc<[usize]> = make().into();
         windows.push_front(ShuffledWindow { epoch, number, samples: Arc::clone(&samples) });
         // A whole epoch is large, and the previous one is seldom needed.
-        windows.truncate(if matches!(self.order, Order::Shuffled) { 1 } else { CACHED });
+        windows.truncate(if matches!(self.config.order, Order::Windows(_)) { CACHED } else { 1 });
         samples
     }
 }
@@ -175,7 +212,7 @@ impl EpochOrders {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sampler::{DistributedSampler, Tail};
+    use crate::sampler::{DistributedSampler, MicroBatchRange, Tail};
 
     fn sampler(lengths: &[usize], window: usize) -> Result<DistributedSampler> {
         DistributedSampler::new(SamplerConfig {
@@ -217,6 +254,49 @@ mod tests {
         assert!(mixed, "two chunks are shuffled together");
         assert_ne!(sampler.permutation(0), sampler.permutation(1));
         assert_eq!(sampler.permutation(1), sampler.clone().permutation(1));
+    }
+
+    #[test]
+    fn steps_keep_their_samples_and_micro_batches_have_similar_lengths() {
+        let lengths: Arc<[u32]> = (0..1003_u32).map(|sample| sample * 7919 % 97).collect();
+        let sampler = |order: Order, world_size: usize, rank: usize| {
+            let tail = Tail::Ragged;
+            let config = SamplerConfig {
+                len: 1003,
+                world_size,
+                rank,
+                global_batch: 32,
+                micro_batches: 4,
+                seed: 5,
+                order,
+                tail,
+            };
+            DistributedSampler::new(config).unwrap()
+        };
+        let similar = || Order::SimilarLengths(SampleLengths { lengths: lengths.clone() });
+        let sorted = |mut samples: Vec<usize>| {
+            samples.sort_unstable();
+            samples
+        };
+        let mut unsorted = 0;
+        for step in 0..sampler(similar(), 1, 0).steps_per_epoch() {
+            let plain = sorted(sampler(Order::Shuffled, 1, 0).global_indices(3, step).unwrap());
+            let whole = sampler(similar(), 1, 0).global_indices(3, step).unwrap();
+            assert_eq!(sorted(whole.clone()), plain, "a step keeps its samples");
+            let mut ranges = Vec::new();
+            let micro_batches = sampler(similar(), 1, 0).samples(3, step).unwrap().micro_batches;
+            for MicroBatchRange { positions, .. } in
+                micro_batches.iter().filter(|own| !own.positions.is_empty())
+            {
+                let of = || whole[positions.clone()].iter().map(|sample| lengths[*sample]);
+                ranges.push((of().min().unwrap_or(0), of().max().unwrap_or(0)));
+                unsorted += usize::from(!of().is_sorted());
+            }
+            assert!(ranges.windows(2).all(|pair| pair[0].1 <= pair[1].0), "{ranges:?}");
+            // The place of a sample in its step, by which dropout is drawn, does not depend on the world.
+            assert_eq!(sampler(similar(), 4, 2).global_indices(3, step).unwrap(), whole);
+        }
+        assert!(unsorted > 100, "no rank has the longer ones");
     }
 
     #[test]

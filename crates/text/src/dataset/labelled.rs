@@ -87,6 +87,11 @@ impl Dataset for LabelledTexts {
         };
         Ok(LabelledTokens { tokens: self.special.around(&text, self.longest), class })
     }
+
+    fn lengths(&self) -> Option<Vec<u32>> {
+        let Source::Memory { texts, .. } = &self.texts else { return None };
+        Some(texts.iter().map(|text| text.tokens.len().min(self.longest) as u32).collect())
+    }
 }
 
 /// A collation of [`LabelledTokens`].

@@ -73,6 +73,11 @@ impl Dataset for TokenPairs {
         Ok(pair)
     }
 
+    fn lengths(&self) -> Option<Vec<u32>> {
+        let Source::Memory { pairs, .. } = &self.pairs else { return None };
+        Some(pairs.iter().map(|pair| pair.source.len().max(pair.target.len()) as u32).collect())
+    }
+
     fn weight(&self, index: usize) -> Result<f32> {
         check_index(self.name(), index, self.len())?;
         Ok(match &self.pairs {

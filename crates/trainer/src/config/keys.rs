@@ -114,6 +114,9 @@ sections! {
         box_crop: f64 = 0.75;
         /// Shards: samples are shuffled within this many shards at a time.
         window: usize = 8;
+        /// Texts of different lengths: the micro-batches of `train.accumulate` have texts of similar lengths, so that less is padded. A
+        /// step has the same texts; their dropout, by the place in the step, is another one.
+        group_by_length: bool = false;
         /// Shards: a folder that keeps their indices for other ranks and runs; empty = made by each, kept in memory.
         index: String = String::new();
         /// Shapes: at most this many objects in a picture, 1 or 2. Scenes: 2, or 3 for two or three. 0 = 1 and 3.

@@ -4,8 +4,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use phalanx_data::{
-    BatchSource, Chunks, DataError, DistributedSampler, Loader, LoaderConfig, Order, SamplerConfig,
-    SourceSubset, Tail,
+    BatchSource, Chunks, DataError, DistributedSampler, Loader, LoaderConfig, Order, SampleLengths,
+    SamplerConfig, SourceSubset, Tail,
 };
 use phalanx_sharding::VirtualRanks;
 use phalanx_tensor::ComputeDevice;
@@ -343,12 +343,16 @@ impl Data {
     }
 }
 
-/// The order of a training epoch: shuffled, or, for samples in shards, shuffled within windows of some shards.
+/// The order of a training epoch: shuffled, or, for samples in shards, shuffled within windows of some shards, or, for texts of
+/// different lengths, with similar ones in a micro-batch.
 fn order(train: &dyn BatchSource, config: &Config) -> Order {
     match train.chunks() {
         Some(lengths) => {
             Order::Windows(Chunks { lengths: lengths.into(), window: config.data.window.max(1) })
         }
-        None => Order::Shuffled,
+        None => match train.lengths().filter(|_| config.data.group_by_length) {
+            Some(lengths) => Order::SimilarLengths(SampleLengths { lengths: lengths.into() }),
+            None => Order::Shuffled,
+        },
     }
 }
