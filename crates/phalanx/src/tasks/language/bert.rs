@@ -13,7 +13,7 @@ use phalanx_trainer::engine::{
 };
 
 use super::ROWS;
-use super::encoder::{EncoderKeys, EncoderVocabulary, check_context, input};
+use super::encoder::{EncoderKeys, EncoderVocabulary, check_context, columns, input};
 use super::filling;
 use super::settings::{LanguageSettings, keeping_files};
 use super::text::Vocabulary;
@@ -145,7 +145,9 @@ struct Hidden {
 
 impl Hidden {
     fn of(step: &StepInput<'_>) -> Result<Self, TrainError> {
-        let (labels, weights) = (step.classes("targets")?, step.weights_of_places("mask")?);
+        let columns = columns(step)?;
+        let labels = columns.of(&step.classes("targets")?);
+        let weights = columns.of(&step.weights_of_places("mask")?);
         let all = (0_u32..).zip(labels).zip(weights).filter(|(_, weight)| *weight > 0.0);
         let mut hidden = Self { places: Vec::new(), labels: Vec::new(), weights: Vec::new() };
         for ((place, label), weight) in all {

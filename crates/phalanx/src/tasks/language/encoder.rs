@@ -6,6 +6,7 @@ use phalanx_text::{EncoderTokens, Tokenizer, TokenizerChoice};
 use phalanx_trainer::config::{Config, Relations};
 use phalanx_trainer::engine::{StepInput, TrainError};
 
+use super::columns::Columns;
 use super::published;
 use super::text::{TextSettings, Vocabulary};
 
@@ -136,11 +137,18 @@ pub(super) fn generated_classes() -> Vec<String> {
     JudgedSentences::CLASSES.map(str::to_owned).to_vec()
 }
 
-/// Returns the texts of a batch.
+/// Returns the columns of a batch that texts fill.
+pub(super) fn columns(step: &StepInput<'_>) -> Result<Columns, TrainError> {
+    let longest = step.classes("lengths")?.into_iter().max().unwrap_or(0) as usize;
+    Columns::up_to(step, "tokens", longest)
+}
+
+/// Returns the texts of a batch, up to the longest.
 pub(super) fn input(step: &StepInput<'_>) -> Result<EncoderInput, TrainError> {
+    let columns = columns(step)?;
     Ok(EncoderInput {
-        tokens: step.value("tokens")?,
-        types: step.value("types")?,
+        tokens: columns.value(step, "tokens")?,
+        types: columns.value(step, "types")?,
         lengths: step.value("lengths")?,
     })
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use phalanx_data::{BatchSource, CollatedDataset, DataError, PadTo, PairedSentences, Split};
-use phalanx_models::{SourceTexts, TranslationConfig, TranslationLayout, TranslationTokens, Translator};
+use phalanx_models::{TranslationConfig, TranslationLayout, TranslationTokens, Translator};
 use phalanx_tensor::Value;
 use phalanx_tensor::loss::{CrossEntropyOptions, LossDivisor, RowTargets};
 use phalanx_text::{BleuCounts, Languages, PairCollation, PairTokens, TokenPairs};
@@ -13,6 +13,7 @@ use phalanx_trainer::engine::{
     Setup, StepInput, TaskSpec, TextUse, TrainError, Training, TransformersModels, number,
 };
 
+use super::columns::Columns;
 use super::pairs::{Pairs, PairsKey};
 use super::settings::{LanguageSettings, keeping_files};
 use super::text::{Vocabulary, tokenizer_choice};
@@ -275,10 +276,12 @@ fn derived(means: &[f64], weight: f64) -> Vec<f64> {
 
 /// Computes the mean over the target tokens of the whole batch of −log p, with label smoothing.
 fn loss(model: &Translator, step: &StepInput<'_>, options: CrossEntropyOptions) -> Result<Value, TrainError> {
-    let source = SourceTexts { tokens: step.value("source")?, lengths: step.value("lengths")? };
+    let source = translating::source(step)?;
     let states = model.encode(step.tape, &source)?;
-    let hidden = model.decode(step.tape, &states, &source.lengths, &step.value("seen")?)?;
     let (labels, weights) = (step.classes("targets")?, step.weights_of_places("mask")?);
+    let columns = Columns::with_weights(&weights, labels.len() / step.batch.len().max(1));
+    let hidden = model.decode(step.tape, &states, &source.lengths, &columns.value(step, "seen")?)?;
+    let (labels, weights) = (columns.of(&labels), columns.of(&weights));
     let over = LossDivisor::Sum(step.sum);
     let targets = RowTargets { labels: (&labels).into(), weights: Some(&weights), over };
     Ok(model.loss(step.tape, &hidden, &targets, options)?)

@@ -2,6 +2,7 @@
 
 mod bert;
 mod bert_classifier;
+mod columns;
 mod encoder;
 mod filling;
 mod gpt2;

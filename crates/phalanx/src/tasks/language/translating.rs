@@ -9,6 +9,7 @@ use phalanx_tensor::{Tape, Value};
 use phalanx_text::BleuCounts;
 use phalanx_trainer::engine::{StepInput, TokenChoice, TrainError, Writing, WrittenPart, WrittenText};
 
+use super::columns::Columns;
 use super::pairs::Pairs;
 
 /// The comparison of translations with their references.
@@ -21,6 +22,13 @@ pub(super) struct Judgement {
     pub(super) texts: f64,
 }
 
+/// Returns the source texts of a batch, up to the longest.
+pub(super) fn source(step: &StepInput<'_>) -> Result<SourceTexts, TrainError> {
+    let longest = step.classes("lengths")?.into_iter().max().unwrap_or(0) as usize;
+    let tokens = Columns::up_to(step, "source", longest)?.value(step, "source")?;
+    Ok(SourceTexts { tokens, lengths: step.value("lengths")? })
+}
+
 /// Translates the texts of a test batch, each token the most probable one, and compares them with their references.
 pub(super) fn judge(
     model: &Translator,
@@ -28,7 +36,7 @@ pub(super) fn judge(
     context: usize,
     step: &StepInput<'_>,
 ) -> Result<Judgement, TrainError> {
-    let source = SourceTexts { tokens: step.value("source")?, lengths: step.value("lengths")? };
+    let source = source(step)?;
     let texts = step.batch.len();
     let read = TranslationSource::read(model, step.tape, &source)?;
     // Ranks that hold parts of the parameters gather them together, so all take the same number of steps.
