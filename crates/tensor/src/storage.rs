@@ -11,7 +11,7 @@ use phalanx_kernels::Context;
 
 use half::widened;
 
-pub(crate) use half::{cast, is_half, meet, operand, stored, wide};
+pub(crate) use half::{cast, is_half, meet, operand, stored, wide, with_bf16_slice};
 pub(crate) use unwritten::unwritten;
 
 use crate::{Result, TensorError};

@@ -4,6 +4,7 @@ mod rounded;
 mod row;
 
 pub use rounded::matmul_bf16;
+pub use row::multiply_row_bf16;
 
 use rounded::matmul_rounded;
 

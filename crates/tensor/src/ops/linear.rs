@@ -78,6 +78,14 @@ pub fn linear_by(tape: &Tape, x: &Value, weight: LinearWeight<'_>) -> Result<Val
     linear_stored(tape, x, weight, tape.session().precision.product(x.dtype()?))
 }
 
+/// Returns the copy of a weight in bf16 that a session keeps for products of `rows` rows, if it keeps one.
+fn kept(tape: &Tape, weight: &Value, rows: usize) -> Result<Option<Array>> {
+    match (&tape.session().kept_weights, weight.param()) {
+        (Some(kept), Some(param)) if !tape.records() => kept.of(param, rows, tape.session().precision),
+        _ => Ok(None),
+    }
+}
+
 /// As [`linear_by`], with a result of another type: f32 for the input of a loss.
 pub(crate) fn linear_stored(tape: &Tape, x: &Value, of: LinearWeight<'_>, dtype: DType) -> Result<Value> {
     let [rows, inputs, outputs] = of.sizes(OP, x)?;
@@ -91,6 +99,7 @@ pub(crate) fn linear_stored(tape: &Tape, x: &Value, of: LinearWeight<'_>, dtype:
     let output = {
         let (x, w) = (x.array()?.contiguous()?, weight.array()?.contiguous()?);
         same_type(OP, &x, &w)?;
+        let w = kept(tape, weight, rows)?.unwrap_or(w);
         let bias = bias.map(|bias| bias.array()?.contiguous()).transpose()?;
         let (precision, shape) = (tape.session().precision, &shape.into());
         let (x, weight, bias) = (&x, layout.factor(&w), bias.as_ref());

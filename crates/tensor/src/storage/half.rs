@@ -1,6 +1,6 @@
 //! Elements of 16 bits: widened to f32 for arithmetic, rounded for storage.
 
-use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Shape, Tensor};
+use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Shape, Storage, Tensor};
 use phalanx_kernels::{
     Context, Half, Products, add_half, bf16, f16, narrow_half, round_half, round_half_to, widen_half,
 };
@@ -139,6 +139,19 @@ pub(crate) fn operand<'a>(
     Ok(Contiguous { op, elements: Elements::Wide(values) })
 }
 
+/// Reads a contiguous tensor of bf16 as it is stored.
+pub(crate) fn with_bf16_slice<R>(
+    op: &'static str,
+    tensor: &Tensor,
+    read: impl FnOnce(&[bf16]) -> Result<R>,
+) -> Result<R> {
+    let (storage, layout) = tensor.storage_and_layout();
+    match (&*storage, layout.contiguous_offsets()) {
+        (Storage::Cpu(CpuStorage::BF16(values)), Some((start, end))) => read(&values[start..end]),
+        _ => Err(TensorError::shape(op, "expected a contiguous tensor of bf16 on the CPU")),
+    }
+}
+
 /// Computes `accumulator += addend` for an accumulator of 16 bits.
 pub(super) fn add_in_place(
     context: &Context,
@@ -173,7 +186,7 @@ pub(super) fn add_in_place(
     let addend = cast(context, addend, accumulator.dtype())?.contiguous()?;
     let (storage, layout) = addend.storage_and_layout();
     match (&*storage, layout.contiguous_offsets()) {
-        (candle_core::Storage::Cpu(cpu), Some((start, end))) => {
+        (Storage::Cpu(cpu), Some((start, end))) => {
             Ok(accumulator.inplace_op1(&Add(op, context, cpu, start..end))?)
         }
         _ => Err(super::unsupported_device(op, addend.device())),

@@ -35,6 +35,11 @@ impl Param {
         let _ = self.0.location.set((bucket, entry));
     }
 
+    /// The place of the parameter in memory, which no other one has while a handle to it exists.
+    pub(crate) fn place(&self) -> usize {
+        Arc::as_ptr(&self.0) as usize
+    }
+
     /// The name in the reference state dict.
     pub fn name(&self) -> &str {
         &self.0.spec.name

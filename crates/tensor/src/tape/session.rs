@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::kept_weights::KeptWeights;
 use super::listener::Listener;
 use crate::Context;
 use crate::backend::ComputeDevice;
@@ -59,6 +60,8 @@ pub struct Session {
     /// Prefixes of parameters that are constants in this pass, as in [`super::Tape::frozen`]: the networks of a GAN
     /// that are not trained in this step.
     pub frozen: Arc<[String]>,
+    /// Weights in bf16, of a model whose weights do not change while the session lasts.
+    pub kept_weights: Option<Arc<KeptWeights>>,
 }
 
 impl Session {
@@ -76,6 +79,7 @@ impl Session {
             precision: Precision::F32,
             device: ComputeDevice::host(),
             frozen: Arc::default(),
+            kept_weights: None,
         }
     }
 

@@ -49,6 +49,14 @@ impl Value {
         Self { source: Source::Param(param), slot }
     }
 
+    /// Returns the parameter that the value refers to; `None` for other arrays.
+    pub(crate) fn param(&self) -> Option<&Param> {
+        match &self.source {
+            Source::Param(param) => Some(param),
+            Source::Array(_) => None,
+        }
+    }
+
     /// Makes a placeholder for a missing optional input.
     pub(crate) fn absent() -> Result<Self> {
         Ok(Self::constant(Tensor::zeros(0, DType::F32, &Device::Cpu)?))

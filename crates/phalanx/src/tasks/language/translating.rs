@@ -145,7 +145,10 @@ fn rows(texts: &[Vec<u32>], pairs: &Pairs) -> Result<SourceTexts, TrainError> {
     Ok(SourceTexts { tokens: Value::constant(tokens), lengths: Value::constant(lengths) })
 }
 
-/// Draws `samples` translations of each text, all at once.
+/// The texts that are translated together.
+const TOGETHER: usize = 64;
+
+/// Draws `samples` translations of each text, some texts at a time.
 fn sampled(
     model: &Translator,
     pairs: &Pairs,
@@ -154,19 +157,21 @@ fn sampled(
     options: &GenerationOptions,
     take: &mut dyn FnMut(WrittenPart<'_>),
 ) -> Result<Vec<WrittenText>, TrainError> {
-    let texts: Vec<Vec<u32>> =
-        sources.iter().flat_map(|text| std::iter::repeat_n(text.clone(), samples)).collect();
-    let read = TranslationSource::read(model, tape, &rows(&texts, pairs)?)?;
-    let prompts: Vec<Prompt> = (0..texts.len())
-        .map(|row| Prompt { tokens: vec![pairs.special.start], sample: (row % samples) as u64 })
-        .collect();
-    let written = generate(&read, tape, &prompts, options, &mut |_, _| Ok(()))?;
-    let mut all = Vec::with_capacity(written.len());
-    for (row, tokens) in written.iter().enumerate() {
-        let (prompt, sample) = (row / samples, row % samples);
-        let text = pairs.tokenizer.decode(tokens)?;
-        take(WrittenPart { prompt, sample, text: &text });
-        all.push(WrittenText { prompt, sample, text, tokens: tokens.len(), score: None });
+    let mut all = Vec::with_capacity(sources.len() * samples);
+    for (number, sources) in sources.chunks(TOGETHER).enumerate() {
+        let texts: Vec<Vec<u32>> =
+            sources.iter().flat_map(|text| std::iter::repeat_n(text.clone(), samples)).collect();
+        let read = TranslationSource::read(model, tape, &rows(&texts, pairs)?)?;
+        let prompts: Vec<Prompt> = (0..texts.len())
+            .map(|row| Prompt { tokens: vec![pairs.special.start], sample: (row % samples) as u64 })
+            .collect();
+        let written = generate(&read, tape, &prompts, options, &mut |_, _| Ok(()))?;
+        for (row, tokens) in written.iter().enumerate() {
+            let (prompt, sample) = (number * TOGETHER + row / samples, row % samples);
+            let text = pairs.tokenizer.decode(tokens)?;
+            take(WrittenPart { prompt, sample, text: &text });
+            all.push(WrittenText { prompt, sample, text, tokens: tokens.len(), score: None });
+        }
     }
     Ok(all)
 }

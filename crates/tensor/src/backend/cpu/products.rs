@@ -2,12 +2,14 @@
 
 use candle_core::{DType, Shape, Tensor};
 use phalanx_kernels::{
-    Matrix, MatrixMut, linear_forward, matmul_batched, softmax_rows_backward, softmax_rows_forward,
-    sum_columns,
+    Matrix, MatrixMut, linear_forward, matmul_batched, multiply_row_bf16, softmax_rows_backward,
+    softmax_rows_forward, sum_columns,
 };
 
 use crate::backend::{Array, Destination, LinearProduct, LinearWeightGrad, MatrixProduct, Products};
-use crate::storage::{Contiguous, dispatch, operand, stored, tensor_from, unwritten, with_slice_mut};
+use crate::storage::{
+    Contiguous, dispatch, operand, stored, tensor_from, unwritten, with_bf16_slice, with_slice_mut,
+};
 use crate::{Context, Precision, Result};
 
 impl Products for Context {
@@ -35,9 +37,12 @@ impl Products for Context {
     }
 
     fn linear(&self, of: LinearProduct<'_>) -> Result<Array> {
-        let LinearProduct { sizes, x, weight, bias, shape, precision, dtype } = of;
         const OP: &str = "linear";
+        let LinearProduct { sizes, x, weight, bias, shape, precision, dtype } = of;
         let (x, w) = (x.host(OP)?, weight.array.host(OP)?);
+        if sizes[0] == 1 && w.dtype() == DType::BF16 && x.dtype() != DType::F64 {
+            return linear_row_bf16(self, of);
+        }
         let (x_read, w_read) = (operand(OP, self, precision, x)?, operand(OP, self, precision, w)?);
         let bias = bias.map(|bias| Contiguous::by(OP, self, bias.host(OP)?)).transpose()?;
         dispatch!(OP, x.dtype(), T => {
@@ -83,6 +88,24 @@ impl Products for Context {
         const OP: &str = "softmax";
         Ok(softmax_backward(self, y.host(OP)?, dy.host(OP)?)?.into())
     }
+}
+
+/// Computes a linear layer of one row with a weight of bf16.
+fn linear_row_bf16(context: &Context, of: LinearProduct<'_>) -> Result<Array> {
+    const OP: &str = "linear";
+    let LinearProduct { sizes: [_, inputs, outputs], x, weight, bias, shape, precision, dtype } = of;
+    let (x, w) = (x.host(OP)?, weight.array.host(OP)?);
+    let x = operand(OP, context, precision, x)?;
+    let mut y = unwritten::<f32>(outputs);
+    with_bf16_slice(OP, w, |w| {
+        let w = Matrix::batched(w, inputs, outputs, weight.transposed);
+        Ok(multiply_row_bf16(context, x.slice::<f32>()?, w, &mut y)?)
+    })?;
+    if let Some(bias) = bias {
+        let bias = Contiguous::by(OP, context, bias.host(OP)?)?;
+        y.iter_mut().zip(bias.slice::<f32>()?).for_each(|(y, bias)| *y += *bias);
+    }
+    Ok(stored(context, y, shape.clone(), dtype)?.into())
 }
 
 fn softmax(context: &Context, x: &Tensor, dtype: DType) -> Result<Tensor> {

@@ -62,7 +62,10 @@ impl InferenceModel {
         let threads = Cores::of(config, &device, None, false)?.threads(config.train.threads);
         let context = precision::context(config, threads)?;
         let (precision, device) = (config.train.precision, device.compute().clone());
-        let session = Session { precision, device, listener, ..Session::evaluation(context.clone()) };
+        // Parts that are gathered for each use are other arrays each time.
+        let kept_weights = listener.is_none().then(Arc::default);
+        let session =
+            Session { precision, device, listener, kept_weights, ..Session::evaluation(context.clone()) };
         Ok(Self { built, context, session })
     }
 }
