@@ -364,6 +364,9 @@ fn bad_input_of_encoders_is_named() {
     for (line, words) in [
         (&format!("{BERT} --set model.context=2"), &["model.context", "at least 3"][..]),
         (&format!("{BERT} --set model.masked=0"), &["model.masked"]),
+        (&format!("{BERT} --set model.tokenizer=bytes"), &["no tokenizer of generated sentences"]),
+        (&format!("{CLASSIFIER} --set model.tokenizer=bytes"), &["no tokenizer of generated sentences"]),
+        (&format!("{GPT} --set model.tokenizer=bytes"), &["no tokenizer of generated sentences"]),
         (&format!("{CLASSIFIER} --set data.path=no-label.jsonl"), &["line 2", "\"label\""]),
         (&format!("{CLASSIFIER} --set data.path=short.tsv"), &["short.tsv, line 3"]),
         (&format!("{CLASSIFIER} --set data.path=columns.tsv"), &["no column \"text\"", "sentence"]),
@@ -478,6 +481,9 @@ fn bad_pairs_are_named() {
         ("--set data.path=text.txt", &["text.txt", ".tsv"]),
         ("--set model.context=9", &["model.context = 9", "13 words"]),
         ("--set model.heads=3", &["3 heads"]),
+        ("--set data.path=none.tsv", &["none.tsv"]),
+        ("--set data.path=none.tsv --set model.tokenizer=bytes", &["none.tsv"]),
+        ("--set model.tokenizer=bytes", &["no tokenizer of generated sentences"]),
     ] {
         let said = place.fail(&format!("{MARIAN} --ranks 1 {line} --out run"));
         assert!(words.iter().all(|words| said.contains(words)), "{line}: {said}");

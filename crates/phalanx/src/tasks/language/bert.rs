@@ -16,7 +16,7 @@ use super::ROWS;
 use super::encoder::{EncoderKeys, EncoderVocabulary, check_context, columns, input};
 use super::filling;
 use super::settings::{LanguageSettings, keeping_files};
-use super::text::Vocabulary;
+use super::text::{Vocabulary, check_generated};
 
 /// Generated test texts.
 const TEST_TEXTS: usize = 500;
@@ -52,6 +52,7 @@ impl BertSettings {
         if config.data.path.is_empty() {
             let texts = if split == Split::Train { self.encoder.texts } else { TEST_TEXTS };
             let seed = config.train.seed;
+            check_generated(&vocabulary.tokenizer, SentencesDataset::words())?;
             let sentences =
                 SentencesDataset::new(SentencesConfig { split, texts, length: length.max(2) - 1, seed })?;
             return self.hidden(sentences, &vocabulary, seed);
@@ -148,6 +149,7 @@ impl Hidden {
         let columns = columns(step)?;
         let labels = columns.of(&step.classes("targets")?);
         let weights = columns.of(&step.weights_of_places("mask")?);
+        step.tape.backend().branch(weights.iter().filter(|weight| **weight > 0.0).count() as u64)?;
         let all = (0_u32..).zip(labels).zip(weights).filter(|(_, weight)| *weight > 0.0);
         let mut hidden = Self { places: Vec::new(), labels: Vec::new(), weights: Vec::new() };
         for ((place, label), weight) in all {

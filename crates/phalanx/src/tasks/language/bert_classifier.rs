@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
-use phalanx_data::{BatchSource, CollatedDataset, JudgedSentences, Links, PadTo, Split};
+use phalanx_data::{BatchSource, CollatedDataset, JudgedSentences, Links, PadTo, SentencesDataset, Split};
 use phalanx_models::{BertClassifier, BertConfig, EncoderInput};
 use phalanx_tensor::loss::cross_entropy;
 use phalanx_tensor::{Tape, Value};
@@ -18,7 +18,7 @@ use phalanx_trainer::engine::{
 
 use super::encoder::{EncoderKeys, EncoderVocabulary, check_context, generated_classes, input};
 use super::settings::{LanguageSettings, keeping_files};
-use super::text::Vocabulary;
+use super::text::{Vocabulary, check_generated};
 use super::{CONFIG, ROWS};
 use crate::tasks::classifier::accuracy;
 
@@ -95,6 +95,7 @@ impl BertClassifierSettings {
         let longest = self.encoder.context;
         let texts = if config.data.path.is_empty() {
             let texts = if split == Split::Train { self.encoder.texts } else { TEST_TEXTS };
+            check_generated(&tokenizer, SentencesDataset::words())?;
             LabelledTexts::generated(JudgedSentences::new(split, texts, config.train.seed)?, special, longest)
         } else {
             let documents = self.documents(config)?;

@@ -2,6 +2,7 @@
 
 use phalanx_data::{JudgedSentences, SentencesDataset};
 use phalanx_models::{BertConfig, EncoderInput};
+use phalanx_tensor::Value;
 use phalanx_text::{EncoderTokens, Tokenizer, TokenizerChoice};
 use phalanx_trainer::config::{Config, Relations};
 use phalanx_trainer::engine::{StepInput, TrainError};
@@ -149,7 +150,7 @@ pub(super) fn input(step: &StepInput<'_>) -> Result<EncoderInput, TrainError> {
     Ok(EncoderInput {
         tokens: columns.value(step, "tokens")?,
         types: columns.value(step, "types")?,
-        lengths: step.value("lengths")?,
+        lengths: Value::constant(step.batch.tensor("lengths")?.clone()),
     })
 }
 

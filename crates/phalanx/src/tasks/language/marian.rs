@@ -1,6 +1,6 @@
 //! Translation by encoder and decoder, in the layout of published Marian models.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use phalanx_data::{BatchSource, CollatedDataset, DataError, PadTo, PairedSentences, Split};
@@ -16,7 +16,7 @@ use phalanx_trainer::engine::{
 use super::columns::Columns;
 use super::pairs::{Pairs, PairsKey};
 use super::settings::{LanguageSettings, keeping_files};
-use super::text::{Vocabulary, tokenizer_choice};
+use super::text::{Vocabulary, check_generated, tokenizer_choice};
 use super::translating;
 use super::{ROWS, published};
 
@@ -105,7 +105,13 @@ impl MarianSettings {
         let pairs = self.pairs(config)?;
         let special = pairs.special;
         let data = match &pairs.texts {
+            None if !config.data.path.is_empty() => {
+                // A model is used without its pairs, but not trained or evaluated.
+                let missing = std::io::Error::from(std::io::ErrorKind::NotFound);
+                return Err(TrainError::Data(DataError::io(Path::new(&config.data.path), missing)));
+            }
             None => {
+                check_generated(&pairs.tokenizer, &PairedSentences::words())?;
                 let texts = if split == Split::Train { self.texts } else { TEST_TEXTS };
                 let sentences = PairedSentences::new(split, texts, config.train.seed)?;
                 if self.context <= PairedSentences::LONGEST {
@@ -199,7 +205,16 @@ pub(in crate::tasks) fn spec() -> TaskSpec<MarianSettings> {
 fn build(setup: &mut Setup<'_>, settings: &MarianSettings) -> Result<Training<Translator>, TrainError> {
     let vocabulary = settings.vocabulary(setup.config())?;
     let pairs = settings.pairs(setup.config())?;
-    let config = TranslationConfig { tokens: tokens(pairs.special), ..settings.built(&vocabulary)? };
+    let sizes = settings.built(&vocabulary)?;
+    if !settings.config.is_empty() && sizes.tokens != tokens(pairs.special) {
+        let TranslationTokens { padding, start, end } = sizes.tokens;
+        return Err(TrainError::Setup(format!(
+            "model.config: padding {padding}, start {start} and end {end}, but the tokenizer {} has {:?}",
+            pairs.tokenizer.name(),
+            pairs.special
+        )));
+    }
+    let config = TranslationConfig { tokens: tokens(pairs.special), ..sizes };
     if settings.context > config.context {
         return Err(TrainError::Setup(format!(
             "model.context = {}: the published model has {} positions",

@@ -144,6 +144,9 @@ impl TextSettings {
                 length: context,
                 seed: config.train.seed,
             })?;
+            if let Some(tokenizer) = self.vocabulary(config)?.tokenizer {
+                check_generated(&tokenizer, SentencesDataset::words())?;
+            }
             let length = PadTo::Fixed(context);
             let collation =
                 SequenceCollation::new(SequenceConfig { padding: 0, length, predict_next: true })?;
@@ -185,6 +188,17 @@ pub(super) fn tokenizer_choice(tokenizer: &str, published: &str) -> TokenizerCho
     let folder = if path.is_dir() { Some(path.as_path()) } else { path.parent() };
     let has = |folder: &Path| FILES.iter().any(|name| folder.join(name).is_file());
     folder.filter(|folder| has(folder)).map_or(choice, |folder| TokenizerChoice::File(folder.to_owned()))
+}
+
+/// Checks that the words of generated texts are the tokens of a tokenizer that the settings name.
+pub(super) fn check_generated(tokenizer: &Tokenizer, words: &[&str]) -> Result<(), TrainError> {
+    match words.iter().zip(0_u32..).find(|(word, id)| tokenizer.token_named(word) != Some(*id)) {
+        None => Ok(()),
+        Some((word, id)) => Err(TrainError::Setup(format!(
+            "model.tokenizer: {} is no tokenizer of generated sentences, whose token {id} is {word:?}; name texts by data.path",
+            tokenizer.name()
+        ))),
+    }
 }
 
 /// The identity of opened texts.

@@ -26,7 +26,7 @@ pub(super) struct Judgement {
 pub(super) fn source(step: &StepInput<'_>) -> Result<SourceTexts, TrainError> {
     let longest = step.classes("lengths")?.into_iter().max().unwrap_or(0) as usize;
     let tokens = Columns::up_to(step, "source", longest)?.value(step, "source")?;
-    Ok(SourceTexts { tokens, lengths: step.value("lengths")? })
+    Ok(SourceTexts { tokens, lengths: Value::constant(step.batch.tensor("lengths")?.clone()) })
 }
 
 /// Translates the texts of a test batch, each token the most probable one, and compares them with their references.
