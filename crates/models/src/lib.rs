@@ -79,6 +79,7 @@ mod conv_norm;
 mod projected_attention;
 mod published_config;
 mod run_block;
+mod token_head;
 mod token_input;
 
 pub use bert::{Bert, BertClassifier, BertConfig, BertMasked, EncoderInput};

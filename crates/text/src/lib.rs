@@ -56,6 +56,7 @@ pub mod dataset;
 pub mod documents;
 pub mod encode;
 pub mod learn;
+mod lines;
 pub mod pairs;
 pub mod shards;
 pub mod tokenizer;

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use phalanx_tensor::loss::{CrossEntropyOptions, RowTargets, linear_cross_entropy};
+use phalanx_tensor::loss::{CrossEntropyOptions, RowTargets};
 use phalanx_tensor::nn::{LayerNorm, Linear};
-use phalanx_tensor::ops::{LinearWeight, WeightLayout};
-use phalanx_tensor::{Block, Init, Param, Result, Scope, Tape, Value, ops};
+use phalanx_tensor::{Block, Init, Result, Scope, Tape, Value, ops};
 
 use super::{Bert, BertConfig, EncoderInput, linear};
 use crate::run_block::run_block;
+use crate::token_head::{HeadBias, TokenHead};
 
 /// The layer in front of the product with the table of tokens.
 #[derive(Debug)]
@@ -36,9 +36,8 @@ impl Block for Transform {
 pub struct BertMasked {
     bert: Bert,
     transform: Arc<dyn Block>,
-    /// The block of the table of tokens, in which the bias of the head also lies.
-    table: String,
-    bias: Param,
+    /// The table of tokens with a bias.
+    head: TokenHead,
 }
 
 impl BertMasked {
@@ -57,8 +56,9 @@ impl BertMasked {
             dense: linear(&transform.pp("dense"), config.width, config.width, config)?,
             norm: LayerNorm::new(&transform.pp("LayerNorm"), config.width, config.eps)?,
         };
-        let bias = head.in_block(&table).param("bias", config.vocab, Init::ZEROS)?;
-        Ok(Self { bert, transform: Arc::new(transform), table, bias })
+        let bias = HeadBias::Trained(head.in_block(&table).param("bias", config.vocab, Init::ZEROS)?);
+        let head = TokenHead { block: table, weight: bert.tokens.clone(), bias };
+        Ok(Self { bert, transform: Arc::new(transform), head })
     }
 
     /// Returns the model without its head.
@@ -81,9 +81,7 @@ impl BertMasked {
     /// # Errors
     /// If the last dimension is not the width.
     pub fn logits(&self, tape: &Tape, states: &Value) -> Result<Value> {
-        tape.in_block(&self.table, || {
-            ops::linear(tape, states, &tape.param(&self.bert.tokens)?, Some(&tape.param(&self.bias)?))
-        })
+        self.head.logits(tape, states)
     }
 
     /// Computes the cross-entropy of [`BertMasked::logits`] with the targets, a row for each place, without keeping logits.
@@ -97,11 +95,6 @@ impl BertMasked {
         targets: &RowTargets<'_>,
         options: CrossEntropyOptions,
     ) -> Result<Value> {
-        tape.in_block(&self.table, || {
-            let (weight, bias) = (tape.param(&self.bert.tokens)?, tape.param(&self.bias)?);
-            let head =
-                LinearWeight { weight: &weight, layout: WeightLayout::OutputsFirst, bias: Some(&bias) };
-            linear_cross_entropy(tape, states, head, targets, options)
-        })
+        self.head.loss(tape, states, targets, options)
     }
 }

@@ -8,13 +8,13 @@ mod rotary;
 
 use std::sync::Arc;
 
-use phalanx_tensor::loss::{CrossEntropyOptions, RowTargets, linear_cross_entropy};
+use phalanx_tensor::loss::{CrossEntropyOptions, RowTargets};
 use phalanx_tensor::nn::RmsNorm;
-use phalanx_tensor::ops::LinearWeight;
 use phalanx_tensor::{Block, Init, Param, Result, Scope, Tape, TensorError, Value, ops};
 
 use crate::cache::KeyValueCache;
 use crate::language_model::LanguageModel;
+use crate::token_head::{HeadBias, TokenHead};
 use crate::token_input::TokenInput;
 use layer::Layer;
 
@@ -39,13 +39,6 @@ impl Block for Embeddings {
     }
 }
 
-/// The output projection, and the block that its weight belongs to: that of the table of tokens if they are tied.
-#[derive(Debug, Clone)]
-struct Head {
-    name: String,
-    weight: Param,
-}
-
 /// The norm of the last states.
 #[derive(Debug)]
 struct FinalNorm {
@@ -68,7 +61,7 @@ impl Block for FinalNorm {
 #[derive(Debug, Clone)]
 pub struct Decoder {
     config: DecoderConfig,
-    head: Head,
+    head: TokenHead,
     layers: Vec<Arc<Layer>>,
     /// The table of tokens, the layers and the norm.
     blocks: Vec<Arc<dyn Block>>,
@@ -94,11 +87,11 @@ impl Decoder {
         let last = model.pp("norm").block();
         let norm = RmsNorm::new(&last, config.width, config.eps)?;
         let head = match config.tied {
-            true => Head { name: name.clone(), weight: tokens.clone() },
+            true => TokenHead { block: name.clone(), weight: tokens.clone(), bias: HeadBias::Absent },
             false => {
                 let head = scope.pp("lm_head").block();
                 let weight = head.param("weight", (config.vocab, config.width), normal)?;
-                Head { name: head.block_name().to_owned(), weight }
+                TokenHead { block: head.block_name().to_owned(), weight, bias: HeadBias::Absent }
             }
         };
         let embeddings: Arc<dyn Block> = Arc::new(Embeddings { name, tokens });
@@ -186,7 +179,7 @@ impl LanguageModel for Decoder {
     }
 
     fn logits(&self, tape: &Tape, hidden: &Value) -> Result<Value> {
-        tape.in_block(&self.head.name, || ops::linear(tape, hidden, &tape.param(&self.head.weight)?, None))
+        self.head.logits(tape, hidden)
     }
 
     fn loss(
@@ -196,9 +189,6 @@ impl LanguageModel for Decoder {
         targets: &RowTargets<'_>,
         options: CrossEntropyOptions,
     ) -> Result<Value> {
-        tape.in_block(&self.head.name, || {
-            let weight = tape.param(&self.head.weight)?;
-            linear_cross_entropy(tape, hidden, LinearWeight::new(&weight), targets, options)
-        })
+        self.head.loss(tape, hidden, targets, options)
     }
 }

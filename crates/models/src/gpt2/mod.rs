@@ -7,13 +7,13 @@ mod layer;
 
 use std::sync::Arc;
 
-use phalanx_tensor::loss::{CrossEntropyOptions, RowTargets, linear_cross_entropy};
+use phalanx_tensor::loss::{CrossEntropyOptions, RowTargets};
 use phalanx_tensor::nn::{Embedding, LayerNorm};
-use phalanx_tensor::ops::LinearWeight;
 use phalanx_tensor::{Block, Init, Param, Result, Scope, Tape, TensorError, Value, ops};
 
 use crate::cache::KeyValueCache;
 use crate::language_model::LanguageModel;
+use crate::token_head::{HeadBias, TokenHead};
 use crate::token_input::TokenInput;
 use layer::Layer;
 
@@ -63,9 +63,8 @@ impl Block for FinalNorm {
 #[derive(Debug, Clone)]
 pub struct Gpt2 {
     config: Gpt2Config,
-    /// The block of the table of tokens, which the head also reads.
-    table: String,
-    tokens: Param,
+    /// The head, which is the table of tokens.
+    head: TokenHead,
     layers: Vec<Arc<Layer>>,
     /// The embeddings, the layers and the last norm.
     blocks: Vec<Arc<dyn Block>>,
@@ -100,7 +99,8 @@ impl Gpt2 {
         let last = scope.pp("ln_f").block();
         let norm = LayerNorm::new(&last, config.width, config.eps)?;
         blocks.push(Arc::new(FinalNorm { name: last.block_name().to_owned(), norm }));
-        Ok(Self { config: config.clone(), table, tokens, layers, blocks })
+        let head = TokenHead { block: table, weight: tokens, bias: HeadBias::Absent };
+        Ok(Self { config: config.clone(), head, layers, blocks })
     }
 
     /// Returns the settings.
@@ -159,7 +159,7 @@ impl LanguageModel for Gpt2 {
     }
 
     fn logits(&self, tape: &Tape, hidden: &Value) -> Result<Value> {
-        tape.in_block(&self.table, || ops::linear(tape, hidden, &tape.param(&self.tokens)?, None))
+        self.head.logits(tape, hidden)
     }
 
     fn loss(
@@ -169,9 +169,6 @@ impl LanguageModel for Gpt2 {
         targets: &RowTargets<'_>,
         options: CrossEntropyOptions,
     ) -> Result<Value> {
-        tape.in_block(&self.table, || {
-            let head = tape.param(&self.tokens)?;
-            linear_cross_entropy(tape, hidden, LinearWeight::new(&head), targets, options)
-        })
+        self.head.loss(tape, hidden, targets, options)
     }
 }

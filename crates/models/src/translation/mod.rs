@@ -10,12 +10,12 @@ mod source;
 
 use std::sync::Arc;
 
-use phalanx_tensor::loss::{CrossEntropyOptions, RowTargets, linear_cross_entropy};
+use phalanx_tensor::loss::{CrossEntropyOptions, RowTargets};
 use phalanx_tensor::nn::LayerNorm;
-use phalanx_tensor::ops::{LinearWeight, WeightLayout};
-use phalanx_tensor::{Block, Buffer, Init, Param, Result, Scope, Tape, TensorError, Value, ops};
+use phalanx_tensor::{Block, Init, Result, Scope, Tape, TensorError, Value};
 
 use crate::run_block::run_block;
+use crate::token_head::{HeadBias, TokenHead};
 use embeddings::{Embeddings, FinalNorm};
 use layer::{Layer, Side};
 
@@ -31,38 +31,6 @@ pub struct SourceTexts {
     pub lengths: Value,
 }
 
-/// The bias of the logits.
-#[derive(Debug, Clone)]
-enum HeadBias {
-    /// Part of published files, and not trained.
-    Fixed(Buffer),
-    Trained(Param),
-}
-
-/// The output projection, and the block that its weight lies in.
-#[derive(Debug, Clone)]
-struct Head {
-    block: String,
-    weight: Param,
-    bias: HeadBias,
-}
-
-impl Head {
-    /// Runs a function with the weight and the bias, in their block.
-    fn run<R>(&self, tape: &Tape, run: impl FnOnce(LinearWeight<'_>) -> Result<R>) -> Result<R> {
-        tape.in_block(&self.block, || {
-            let weight = tape.param(&self.weight)?;
-            let bias = match &self.bias {
-                HeadBias::Fixed(buffer) => {
-                    ops::reshape(tape, &Value::constant(buffer.array()), self.weight.dims()[0])?
-                }
-                HeadBias::Trained(param) => tape.param(param)?,
-            };
-            run(LinearWeight { weight: &weight, layout: WeightLayout::OutputsFirst, bias: Some(&bias) })
-        })
-    }
-}
-
 /// A translation model.
 #[derive(Debug, Clone)]
 pub struct Translator {
@@ -73,7 +41,7 @@ pub struct Translator {
     decoder: Vec<Arc<Layer>>,
     /// The norms behind the last layers, in a layout that has them.
     norms: Option<[Arc<FinalNorm>; 2]>,
-    head: Head,
+    head: TokenHead,
 }
 
 impl Translator {
@@ -197,7 +165,7 @@ impl Translator {
     /// # Errors
     /// If the last dimension is not the width.
     pub fn logits(&self, tape: &Tape, states: &Value) -> Result<Value> {
-        self.head.run(tape, |weight| ops::linear_by(tape, states, weight))
+        self.head.logits(tape, states)
     }
 
     /// Computes the cross-entropy of [`Translator::logits`] with the targets, a row for each token, without keeping logits.
@@ -211,7 +179,7 @@ impl Translator {
         targets: &RowTargets<'_>,
         options: CrossEntropyOptions,
     ) -> Result<Value> {
-        self.head.run(tape, |weight| linear_cross_entropy(tape, states, weight, targets, options))
+        self.head.loss(tape, states, targets, options)
     }
 }
 
@@ -236,9 +204,9 @@ fn embeddings(scope: &Scope, config: &TranslationConfig) -> Result<[Arc<Embeddin
 }
 
 /// Registers the output projection, whose weight is the shared table in Marian's layout.
-fn head(scope: &Scope, config: &TranslationConfig, target: &Embeddings) -> Result<Head> {
+fn head(scope: &Scope, config: &TranslationConfig, target: &Embeddings) -> Result<TokenHead> {
     Ok(match config.layout {
-        TranslationLayout::Marian => Head {
+        TranslationLayout::Marian => TokenHead {
             block: target.name.clone(),
             weight: target.table.clone(),
             bias: HeadBias::Fixed(scope.buffer("final_logits_bias", (1, config.vocab), 0.0)?),
@@ -246,7 +214,7 @@ fn head(scope: &Scope, config: &TranslationConfig, target: &Embeddings) -> Resul
         TranslationLayout::Torch => {
             let generator = scope.pp("generator").block();
             let init = Init::Normal { mean: 0.0, std: config.init_std };
-            Head {
+            TokenHead {
                 block: generator.block_name().to_owned(),
                 weight: generator.param("weight", (config.vocab, config.width), init)?,
                 bias: HeadBias::Trained(generator.param("bias", config.vocab, Init::ZEROS)?),

@@ -8,13 +8,13 @@
 //! | a folder of such files | the same, the splits by names |
 
 use std::collections::BTreeSet;
-use std::io::BufRead as _;
 use std::path::{Path, PathBuf};
 
 use phalanx_data::{DataError, Links, Result, Split, encoding};
 use serde_json::Value;
 
 use super::{Documents, DocumentsConfig, ending, split_of};
+use crate::lines::{for_each_line, for_each_text, wrong_line};
 
 /// The keys of the text and of the class, in lines of JSON and in tables.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -134,28 +134,12 @@ fn whole(file: &Path, take: &mut dyn FnMut(String, String)) -> Result<()> {
     Ok(())
 }
 
-/// Calls `each` with every line that is not empty, and its number.
-fn lines(file: &Path, each: &mut dyn FnMut(usize, &[u8]) -> Result<()>) -> Result<()> {
-    let io = |error| DataError::io(file, error);
-    let mut reader = std::io::BufReader::new(Links::Follow.open(file).map_err(io)?);
-    let mut bytes = Vec::new();
-    for line in 1.. {
-        bytes.clear();
-        if reader.read_until(b'\n', &mut bytes).map_err(io)? == 0 {
-            break;
-        }
-        let content = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
-        let content = content.strip_suffix(b"\r").unwrap_or(content);
-        if !content.trim_ascii().is_empty() {
-            each(line, content)?;
-        }
-    }
-    Ok(())
-}
-
 fn json_lines(file: &Path, keys: &LabelKeys, take: &mut dyn FnMut(String, String)) -> Result<()> {
-    lines(file, &mut |line, bytes| {
-        let wrong = |reason: String| DataError::Line { file: file.to_owned(), line, reason };
+    for_each_line(file, &mut |line, bytes| {
+        if bytes.trim_ascii().is_empty() {
+            return Ok(());
+        }
+        let wrong = |reason: String| wrong_line(file, line, reason);
         let object: Value = encoding::parse_json(bytes).map_err(wrong)?;
         let of = |key: &str| match object.get(key) {
             Some(Value::String(text)) => Ok(text.clone()),
@@ -174,10 +158,11 @@ fn json_lines(file: &Path, keys: &LabelKeys, take: &mut dyn FnMut(String, String
 
 fn table(file: &Path, keys: &LabelKeys, take: &mut dyn FnMut(String, String)) -> Result<()> {
     let mut columns: Option<[usize; 2]> = None;
-    lines(file, &mut |line, bytes| {
-        let wrong = |reason: String| DataError::Line { file: file.to_owned(), line, reason };
-        let bytes = if line == 1 { encoding::without_mark(bytes).map_err(wrong)? } else { bytes };
-        let text = std::str::from_utf8(bytes).map_err(|error| wrong(format!("not UTF-8: {error}")))?;
+    for_each_text(file, &mut |line, text| {
+        if text.trim().is_empty() {
+            return Ok(());
+        }
+        let wrong = |reason: String| wrong_line(file, line, reason);
         let cells: Vec<&str> = text.split('\t').collect();
         let Some([of_text, of_class]) = columns else {
             let column = |key: &str| {

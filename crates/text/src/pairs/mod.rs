@@ -9,13 +9,13 @@
 
 mod gettext;
 
-use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 
 use phalanx_data::{DataError, Links, Result, Split, encoding};
 use serde_json::Value;
 
 use crate::documents::split_of;
+use crate::lines::{for_each_text, wrong_line};
 
 pub use gettext::catalogue;
 
@@ -156,20 +156,12 @@ fn files(path: &Path, languages: &Languages) -> Result<Vec<PairFile>> {
 
 /// Reads the lines of a file.
 fn lines(path: &Path) -> Result<Vec<String>> {
-    let io = |error| DataError::io(path, error);
-    let mut reader = BufReader::new(Links::Follow.open(path).map_err(io)?);
-    let (mut lines, mut bytes) = (Vec::new(), Vec::new());
-    loop {
-        bytes.clear();
-        if reader.read_until(b'\n', &mut bytes).map_err(io)? == 0 {
-            return Ok(lines);
-        }
-        let line = lines.len() + 1;
-        let wrong = |reason: String| DataError::Line { file: path.to_owned(), line, reason };
-        let content = if line == 1 { encoding::without_mark(&bytes).map_err(wrong)? } else { &bytes };
-        let text = std::str::from_utf8(content).map_err(|error| wrong(format!("not UTF-8: {error}")))?;
-        lines.push(text.trim_end_matches(['\n', '\r']).to_owned());
-    }
+    let mut lines = Vec::new();
+    for_each_text(path, &mut |_, text| {
+        lines.push(text.to_owned());
+        Ok(())
+    })?;
+    Ok(lines)
 }
 
 fn sides(source: &Path, target: &Path) -> Result<Vec<TextPair>> {
@@ -197,7 +189,7 @@ fn table(path: &Path, languages: &Languages) -> Result<Vec<TextPair>> {
         }
         let (Some(source), Some(target)) = (cells.get(columns[0]), cells.get(columns[1])) else {
             let reason = format!("{} cells; a text and its translation are two", cells.len());
-            return Err(DataError::Line { file: path.to_owned(), line: number + 1, reason });
+            return Err(wrong_line(path, number + 1, reason));
         };
         pairs.push(TextPair { source: (*source).to_owned(), target: (*target).to_owned() });
     }
@@ -207,7 +199,7 @@ fn table(path: &Path, languages: &Languages) -> Result<Vec<TextPair>> {
 fn json_lines(path: &Path, languages: &Languages) -> Result<Vec<TextPair>> {
     let mut pairs = Vec::new();
     for (number, line) in lines(path)?.into_iter().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-        let wrong = |reason: String| DataError::Line { file: path.to_owned(), line: number + 1, reason };
+        let wrong = |reason: String| wrong_line(path, number + 1, reason);
         let object: Value = encoding::parse_json(line.as_bytes()).map_err(wrong)?;
         let of = |key: &str| {
             let text = object.get("translation").unwrap_or(&object).get(key).and_then(Value::as_str);
