@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use candle_core::{Device, Tensor};
 use phalanx_data::{BatchSource, CollatedDataset, JudgedSentences, Links, PadTo, SentencesDataset, Split};
@@ -17,6 +18,7 @@ use phalanx_trainer::engine::{
 };
 
 use super::encoder::{EncoderKeys, EncoderVocabulary, check_context, generated_classes, input};
+use super::newest::{Newest, changed};
 use super::settings::{LanguageSettings, keeping_files};
 use super::text::{Vocabulary, check_generated};
 use super::{CONFIG, ROWS};
@@ -52,9 +54,16 @@ phalanx_trainer::settings! {
 }
 
 impl BertClassifierSettings {
-    fn documents(&self, config: &Config) -> Result<LabelledDocuments, TrainError> {
+    /// Reads the texts. Ranks of a process share them.
+    fn documents(&self, config: &Config) -> Result<Arc<LabelledDocuments>, TrainError> {
+        type Key = (PathBuf, Option<SystemTime>, LabelKeys);
+        static NEWEST: Newest<Key, LabelledDocuments> = Newest::new();
+        let path = PathBuf::from(&config.data.path);
+        let changed = changed(&path);
         let keys = LabelKeys { text: self.text_key.clone(), class: self.class_key.clone() };
-        Ok(LabelledDocuments::open(Path::new(&config.data.path), &keys, TEST_PERCENT)?)
+        NEWEST.get((path, changed, keys), |(path, _, keys)| {
+            Ok(LabelledDocuments::open(path, keys, TEST_PERCENT)?)
+        })
     }
 
     fn tokens(&self, config: &Config) -> Result<EncoderVocabulary, TrainError> {

@@ -8,6 +8,7 @@ mod filling;
 mod gpt2;
 mod llama;
 mod marian;
+mod newest;
 mod pairs;
 mod settings;
 mod text;

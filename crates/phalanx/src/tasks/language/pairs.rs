@@ -1,7 +1,7 @@
 //! Pairs of texts with their tokenizer.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use phalanx_data::{PairedSentences, Split};
@@ -9,6 +9,8 @@ use phalanx_text::{
     Languages, PairTokens, ParallelTexts, PieceKind, TokenPair, Tokenizer, TokenizerChoice, WordCounts, learn,
 };
 use phalanx_trainer::engine::TrainError;
+
+use super::newest::{Newest, changed};
 
 /// Pairs of texts with their tokenizer.
 pub(super) struct Pairs {
@@ -36,19 +38,9 @@ pub(super) struct PairsKey {
 impl Pairs {
     /// Opens pairs, or returns those that were opened last: ranks of a process share them.
     pub(super) fn shared(key: PairsKey) -> Result<Arc<Self>, TrainError> {
-        type Newest = Option<((PairsKey, Option<SystemTime>), Arc<Pairs>)>;
-        static NEWEST: Mutex<Newest> = Mutex::new(None);
-        let changed = key.path.metadata().and_then(|found| found.modified()).ok();
-        let key = (key, changed);
-        let mut newest = NEWEST.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((of, pairs)) = &*newest
-            && *of == key
-        {
-            return Ok(pairs.clone());
-        }
-        let pairs = Arc::new(Self::open(&key.0)?);
-        *newest = Some((key, pairs.clone()));
-        Ok(pairs)
+        static NEWEST: Newest<(PairsKey, Option<SystemTime>), Pairs> = Newest::new();
+        let changed = changed(&key.path);
+        NEWEST.get((key, changed), |(key, _)| Self::open(key))
     }
 
     fn open(key: &PairsKey) -> Result<Self, TrainError> {

@@ -1,7 +1,7 @@
 //! The samples of language models: texts, files of tokens, or generated sentences of known entropy.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use phalanx_data::{
@@ -14,6 +14,8 @@ use phalanx_text::{
 };
 use phalanx_trainer::config::{Config, Relations};
 use phalanx_trainer::engine::TrainError;
+
+use super::newest::{Newest, changed};
 
 /// Files of tokenizers in folders of published models.
 const FILES: [&str; 3] = [phalanx_text::TOKENIZER_FILE, "merges.txt", "tokenizer.model"];
@@ -116,21 +118,13 @@ impl TextSettings {
 
     /// Opens the texts. Ranks of a process share them.
     pub(super) fn corpus(&self, config: &Config) -> Result<Arc<Corpus>, TrainError> {
-        type Newest = Option<(CorpusKey, Arc<Corpus>)>;
-        static NEWEST: Mutex<Newest> = Mutex::new(None);
+        static NEWEST: Newest<CorpusKey, Corpus> = Newest::new();
         let path = PathBuf::from(&config.data.path);
-        let changed = path.metadata().and_then(|found| found.modified()).ok();
-        let key = CorpusKey { path, tokenizer: self.choice(), changed };
-        let mut newest = NEWEST.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((of, corpus)) = &*newest
-            && *of == key
-        {
-            return Ok(corpus.clone());
-        }
-        let settings = CorpusConfig { tokenizer: self.choice(), ..CorpusConfig::default() };
-        let corpus = Arc::new(Corpus::open(&key.path, &settings)?);
-        *newest = Some((key, corpus.clone()));
-        Ok(corpus)
+        let changed = changed(&path);
+        NEWEST.get(CorpusKey { path, tokenizer: self.choice(), changed }, |key| {
+            let settings = CorpusConfig { tokenizer: key.tokenizer.clone(), ..CorpusConfig::default() };
+            Ok(Corpus::open(&key.path, &settings)?)
+        })
     }
 
     /// Opens the batches of a split.
