@@ -113,7 +113,7 @@ impl Observer for LogObserver {
         }
         match (self.console(), event) {
             (Some(console), _) => console.event(event),
-            (None, Event::Collapsed { .. } | Event::Died { .. }) => err(&format::event(event)),
+            (None, Event::Warned { .. } | Event::Died { .. }) => err(&format::event(event)),
             (None, _) => {}
         }
     }

@@ -49,7 +49,7 @@ pub fn event(event: &Event) -> String {
         }
         Event::Sampled { step, path } => format!("step {step}: samples {}", path.display()),
         Event::Resumed { step, path } => format!("resumed after step {step} from {}", path.display()),
-        Event::Collapsed { step, problem } => format!("warning: step {step}: {problem}"),
+        Event::Warned { step, problem } => format!("warning: step {step}: {problem}"),
         Event::Died { rank, host, from_step, left } => {
             format!(
                 "warning: rank {rank} on {host} died; {left} workers share its work from step {from_step} on"

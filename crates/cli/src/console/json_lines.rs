@@ -96,9 +96,7 @@ fn value(event: &Event) -> Value {
         }
         Event::Sampled { step, path } => json!({"event": "sampled", "step": step, "path": path}),
         Event::Resumed { step, path } => json!({"event": "resumed", "step": step, "path": path}),
-        Event::Collapsed { step, problem } => {
-            json!({"event": "collapsed", "step": step, "problem": problem})
-        }
+        Event::Warned { step, problem } => json!({"event": "warned", "step": step, "problem": problem}),
         Event::Died { rank, host, from_step, left } => {
             json!({"event": "died", "rank": rank, "host": host, "from_step": from_step, "ranks": left})
         }

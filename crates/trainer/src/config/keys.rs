@@ -425,7 +425,7 @@ sections! {
         trace: TraceSteps = TraceSteps::None;
     }
 
-    /// When networks against each other count as collapsed, which is told; the run goes on.
+    /// Warnings about a training that goes on: when networks against each other count as collapsed, and gradients as jumped.
     watch: WatchConfig {
         /// Steps over which what is watched is looked at; 0 = nothing is watched.
         window: usize = 100;
@@ -437,6 +437,8 @@ sections! {
         still_loss: f64 = 0.0001;
         /// Samples are alike whose measure of difference has a mean over the window below this.
         low_measure: f64 = 0.05;
+        /// With `train.clip_norm`: a gradient has jumped whose norm is more than this times the median of the window; 0 = no warning.
+        gradient_jump: f64 = 10.0;
     }
 
     /// Sample pictures.

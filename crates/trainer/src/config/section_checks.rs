@@ -213,6 +213,7 @@ impl WatchConfig {
         relations.not_negative("watch.high_loss", self.high_loss);
         relations.not_negative("watch.still_loss", self.still_loss);
         relations.not_negative("watch.low_measure", self.low_measure);
+        relations.not_negative("watch.gradient_jump", self.gradient_jump);
     }
 }
 

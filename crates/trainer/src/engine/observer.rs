@@ -198,11 +198,11 @@ pub enum Event {
         /// The checkpoint's folder.
         path: PathBuf,
     },
-    /// Adversarial networks have collapsed; see [`crate::config::WatchConfig`].
-    Collapsed {
+    /// Training may have gone wrong, and goes on: see [`crate::config::WatchConfig`].
+    Warned {
         /// In this step.
         step: u64,
-        /// The network and the sign of its collapse.
+        /// The problem, such as the collapse of a network or a jump of the gradient.
         problem: String,
     },
     /// A rank was lost, and the others continue.

@@ -33,7 +33,7 @@ use crate::engine::checkpoint::{Saved, saved_step};
 use crate::engine::distributed::{Distributed, StopReason};
 use crate::engine::observer::{Event, Observer};
 use crate::engine::training::Phase;
-use crate::engine::watch::CollapseDetector;
+use crate::engine::watch::Watch;
 use crate::engine::{StepReport, TrainError};
 use phalanx_run::{EventFile, MetricsWriter};
 
@@ -56,7 +56,7 @@ pub(in crate::engine::train_loop) struct Reporter {
     pub(super) meter: Meter,
     /// The last evaluation, until it is written.
     pub(super) evaluated: Option<Evaluation>,
-    collapse: CollapseDetector,
+    watch: Watch,
     /// The last values of all metrics, for the summary.
     last: Map<String, Value>,
     resources: Resources,
@@ -101,7 +101,7 @@ impl Reporter {
             recent: env.is_elastic().then(RecentReports::default),
             meter: Meter::default(),
             evaluated: None,
-            collapse: CollapseDetector::new(&env.config.watch, phases),
+            watch: Watch::new(&env.config.watch, phases),
             last: Map::new(),
             resources: Resources::of(distributed),
             trace: RunTrace::default(),

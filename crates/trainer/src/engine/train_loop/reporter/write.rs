@@ -15,7 +15,7 @@ use crate::engine::train_loop::state::TrainState;
 use crate::engine::{StepReport, TrainError};
 
 impl Reporter {
-    /// Tells the observer of a step. Writes its line if it is due, something was evaluated, or a network has collapsed. After a loss
+    /// Tells the observer of a step. Writes its line if it is due, something was evaluated, or there is a warning. After a loss
     /// that is not finite, nothing is written: the run ends with that error.
     pub(super) fn write(
         &mut self,
@@ -31,19 +31,19 @@ impl Reporter {
         if evaluated.is_empty() {
             evaluated = before.map(|evaluation| evaluation.measures).unwrap_or_default();
         }
-        let collapsed = self.collapse.check(&report.phases);
-        for problem in &collapsed {
+        let warnings = self.watch.check(&report);
+        for problem in &warnings {
             let step = report.step;
             tracing::warn!("step {step}: {problem}");
-            self.event(&Event::Collapsed { step, problem: problem.clone() });
+            self.event(&Event::Warned { step, problem: problem.clone() });
         }
         let last = self.lines.as_ref().and_then(|lines| lines.last()).map(Line::step);
         if last == Some(report.step) {
             // A rank was lost between the line of the step and the rest that follows it, which is repeated.
             return self.amend(report.step, evaluated, view);
         }
-        if self.lines.is_some() && (is_logged || !evaluated.is_empty() || !collapsed.is_empty()) {
-            return self.log(CompleteReport { report, is_logged }, evaluated, collapsed, view);
+        if self.lines.is_some() && (is_logged || !evaluated.is_empty() || !warnings.is_empty()) {
+            return self.log(CompleteReport { report, is_logged }, evaluated, warnings, view);
         }
         self.observer.step(&report, false);
         Ok(())
@@ -54,7 +54,7 @@ impl Reporter {
         &mut self,
         CompleteReport { report, is_logged }: CompleteReport,
         evaluated: Vec<(String, f64)>,
-        collapsed: Vec<String>,
+        warnings: Vec<String>,
         view: &mut RunView<'_, '_>,
     ) -> Result<(), TrainError> {
         let window = self.meter.take_window();
@@ -72,7 +72,7 @@ impl Reporter {
         let gpu = self.resources.gpu_values();
         let line = line::line(&report, &evaluated, &gpu);
         let line = line::with_world(line, view.state.sync_stats(), view.distributed, view.changes);
-        let line = if collapsed.is_empty() { line } else { line.with("warnings", collapsed) };
+        let line = if warnings.is_empty() { line } else { line.with("warnings", warnings) };
         self.remember(&report, &evaluated, gpu);
         if let Some(lines) = &mut self.lines {
             lines.write(&line)?;

@@ -2,14 +2,14 @@
 //!
 //! A discriminator and a generator keep each other's losses moving as long as both learn. When one has won, both losses come to rest:
 //! near 0 for the one, at a high value for the other. When a network has died, the loss rests at any value. When the generator has
-//! collapsed to one mode, a measure of the diversity of samples falls towards 0. [`super::Training::watched`] marks such phases; the
+//! collapsed to one mode, a measure of the diversity of samples falls towards 0. [`crate::engine::Training::watched`] marks such phases; the
 //! section `[watch]` sets the window and the bounds.
 
 use std::collections::{BTreeSet, VecDeque};
 
-use super::observer::PhaseReport;
-use super::training::Phase;
 use crate::config::WatchConfig;
+use crate::engine::observer::PhaseReport;
+use crate::engine::training::Phase;
 
 /// Detects collapsed networks by the losses and measures of watched phases.
 #[derive(Debug)]
