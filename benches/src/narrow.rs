@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use anyhow::Result;
 use phalanx_kernels::{
-    Context, Conv2dShape, Matrix, MatrixMut, bf16, conv2d_backward_input, conv2d_backward_input_bf16,
-    conv2d_forward, conv2d_forward_bf16, matmul_batched, matmul_bf16,
+    Context, Conv2dShape, Matrix, MatrixMut, RoundedFactor, RoundedResult, bf16, conv2d_backward_input,
+    conv2d_backward_input_bf16, conv2d_forward, conv2d_forward_bf16, matmul_batched, matmul_bf16,
 };
 use serde_json::{Value as Json, json};
 
@@ -25,6 +25,11 @@ const WORKS: &[Work] = &[
     Work::Product([1024; 3]),
     Work::Product([2048; 3]),
     Work::Product([64, 4096, 1024]),
+    Work::Product([256, 3072, 768]),
+    Work::Product([4096, 1536, 384]),
+    Work::Product([512, 50_257, 384]),
+    Work::Product([512, 384, 50_257]),
+    Work::Product([50_257, 384, 512]),
     Work::Conv([64, 128], 32, 3, 2),
     Work::Conv([128, 256], 16, 3, 2),
     Work::Conv([256, 512], 8, 3, 2),
@@ -88,7 +93,9 @@ impl Work {
                 };
                 let half = move || {
                     let (a, b) = (Matrix::batched(&a16, m, k, false), Matrix::batched(&b16, k, n, false));
-                    Ok(matmul_bf16(context, 1, a, b, MatrixMut::batched(&mut c16, m, n), false)?)
+                    let (a, b) = (RoundedFactor::Bf16(a), RoundedFactor::Bf16(b));
+                    let to = RoundedResult::F32(MatrixMut::batched(&mut c16, m, n));
+                    Ok(matmul_bf16(context, 1, a, b, None, to)?)
                 };
                 [Box::new(single), Box::new(half)]
             }

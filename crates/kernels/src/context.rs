@@ -85,6 +85,14 @@ impl Context {
         Self { products, ..self }
     }
 
+    /// Uses the CPU's instruction for pairs of bf16 numbers if it has one, also where f32 is faster: for tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_pairs(self) -> Self {
+        let has = if Level::of(self.arch) == Level::Avx512 { HasBf16::detect() } else { None };
+        Self { has_bf16: has, ..self }
+    }
+
     /// Divides work into `parts` instead of one part for each thread, so that the same input gives the same bits on any
     /// number of threads. Kernels that sum images part by part keep a copy of their sums for each.
     #[must_use]
@@ -96,7 +104,7 @@ impl Context {
         let threads = threads.max(1);
         let pool = (threads > 1).then(|| ForkJoin::new(threads - 1));
         let threads = pool.as_ref().map_or(1, ForkJoin::threads);
-        let has_bf16 = if Level::of(arch) == Level::Avx512 { HasBf16::detect() } else { None };
+        let has_bf16 = if Level::of(arch) == Level::Avx512 { HasBf16::detect_fast() } else { None };
         let products = Products::default();
         let parts = None;
         Self {
@@ -131,12 +139,12 @@ impl Context {
         self.arch
     }
 
-    /// The CPU's bf16 products, if it has them and the instruction set in use allows them.
+    /// The CPU's bf16 products, if it has fast ones and the instruction set in use allows them.
     pub(crate) fn bf16(&self) -> Option<HasBf16> {
         self.has_bf16
     }
 
-    /// True if operands may be rounded to bf16 and the CPU has products of them.
+    /// True if operands may be rounded to bf16 and the CPU has fast products of them.
     pub(crate) fn rounds(&self) -> bool {
         self.products == Products::Bf16 && self.has_bf16.is_some()
     }

@@ -116,7 +116,9 @@ pub use hash::fnv1a;
 pub use level::{LEVEL_VARIABLE, Level};
 pub use linear::linear_forward;
 pub use loss_scale::{LOSS_SCALE_STATE, LossScaleOptions, LossScaleStep, clip_factor, loss_scale_step};
-pub use matmul::{Matrix, MatrixMut, matmul_batched, matmul_bf16, multiply_row_bf16};
+pub use matmul::{
+    Matrix, MatrixMut, RoundedFactor, RoundedResult, matmul_batched, matmul_bf16, multiply_row_bf16,
+};
 pub use norm::{
     Activation, ActivationMask, Affine, BatchNormBackward, BatchNormGrads, BatchNormOutput, Epilogue,
     GroupNormShape, NormBackward, NormGrads, NormInput, NormOutput, RmsNormBackward,

@@ -11,8 +11,8 @@ use phalanx_kernels::Context;
 
 use half::widened;
 
-pub(crate) use half::{cast, is_half, meet, operand, stored, wide, with_bf16_slice};
-pub(crate) use unwritten::unwritten;
+pub(crate) use half::{RoundedOperand, cast, is_half, meet, operand, stored, wide, with_bf16_slice};
+pub(crate) use unwritten::{AnyBits, unwritten};
 
 use crate::{Result, TensorError};
 
@@ -20,7 +20,7 @@ mod half;
 mod unwritten;
 
 /// An element type that the CPU kernels and the tape compute in.
-pub(crate) trait Scalar: phalanx_kernels::Float + WithDType {
+pub(crate) trait Scalar: phalanx_kernels::Float + WithDType + AnyBits {
     /// The elements, if the storage is of this type.
     fn of(storage: &CpuStorage) -> Option<&[Self]>;
     /// The elements for writing, if the storage is of this type.
@@ -111,14 +111,6 @@ impl<'a> Contiguous<'a> {
                 Ok(Self { op, elements: Elements::Locked { storage, range: start..end } })
             }
             _ => Err(unsupported_device(op, tensor.device())),
-        }
-    }
-
-    /// Returns elements that were widened or rounded, and so are no longer those of the tensor.
-    pub(crate) fn into_widened(self) -> Option<Vec<f32>> {
-        match self.elements {
-            Elements::Wide(values) => Some(values),
-            Elements::Locked { .. } => None,
         }
     }
 

@@ -3,7 +3,7 @@
 mod rounded;
 mod row;
 
-pub use rounded::matmul_bf16;
+pub use rounded::{RoundedFactor, RoundedResult, matmul_bf16};
 pub use row::multiply_row_bf16;
 
 use rounded::matmul_rounded;
@@ -29,10 +29,14 @@ impl<'a, T: Copy> Matrix<'a, T> {
     }
 
     /// One of the matrices.
-    #[cfg(target_arch = "x86_64")]
     pub(crate) fn at(&self, index: usize) -> Self {
         let size = self.rows * self.cols;
         Self { data: &self.data[index * size..(index + 1) * size], ..*self }
+    }
+
+    /// Their transposes.
+    fn turned(self) -> Self {
+        Self { rows: self.cols, cols: self.rows, transposed: !self.transposed, ..self }
     }
 
     fn view(&self, index: usize) -> View<'a, T> {
@@ -118,9 +122,8 @@ pub fn matmul_batched<T: Float>(
     let mut c = c;
     if context.rounds()
         && let (Some(a), Some(b), Some(c)) = (a.singles(), b.singles(), c.singles())
-        && matmul_rounded(context, batch, a, b, &mut { c }, accumulate)?
     {
-        return Ok(());
+        return matmul_rounded(context, batch, a, b, c, accumulate);
     }
     let (m, k, n) = (a.rows, a.cols, b.cols);
     if batch == 0 || m * n == 0 {

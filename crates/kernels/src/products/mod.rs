@@ -1,5 +1,6 @@
-//! The precision of matrix products: f32, or pairs of bf16 on CPUs with instructions for them.
+//! The precision of matrix products: f32, or pairs of bf16 on CPUs with fast instructions for them.
 
+pub(crate) mod singles;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod tile;
 
@@ -25,6 +26,10 @@ pub(crate) enum HasBf16 {}
 #[cfg(not(target_arch = "x86_64"))]
 impl HasBf16 {
     pub(crate) fn detect() -> Option<Self> {
+        None
+    }
+
+    pub(crate) fn detect_fast() -> Option<Self> {
         None
     }
 }

@@ -1,9 +1,9 @@
 //! Products of bf16 against f64 over drawn shapes, on every instruction set that the machine has.
 
 use phalanx_kernels::{
-    Context, Conv2dShape, Matrix, MatrixMut, Products, bf16, conv2d_backward_input,
-    conv2d_backward_input_bf16, conv2d_backward_weight, conv2d_backward_weight_bf16, conv2d_forward,
-    conv2d_forward_bf16, matmul_batched, matmul_bf16, narrow, widen,
+    Context, Conv2dShape, Matrix, MatrixMut, Products, RoundedFactor, RoundedResult, bf16,
+    conv2d_backward_input, conv2d_backward_input_bf16, conv2d_backward_weight, conv2d_backward_weight_bf16,
+    conv2d_forward, conv2d_forward_bf16, matmul_batched, matmul_bf16, narrow, widen,
 };
 use proptest::prelude::*;
 
@@ -12,6 +12,20 @@ use crate::harness::{contexts, distance, random, wide};
 /// Returns random bf16 numbers.
 fn brains(seed: u64, len: usize) -> Vec<bf16> {
     random::<f32>(seed, len).into_iter().map(bf16::from_f32).collect()
+}
+
+/// Returns matrices stored in bf16 or f32.
+fn factor<'a>(
+    low: bool,
+    values: &'a [bf16],
+    wide: &'a [f32],
+    [rows, cols]: [usize; 2],
+    transposed: bool,
+) -> RoundedFactor<'a> {
+    match low {
+        true => RoundedFactor::Bf16(Matrix::batched(values, rows, cols, transposed)),
+        false => RoundedFactor::F32(Matrix::batched(wide, rows, cols, transposed)),
+    }
 }
 
 /// Converts to f32.
@@ -32,8 +46,10 @@ proptest! {
         batch in 1_usize..4,
         m in 1_usize..70,
         n in 1_usize..120,
-        k in prop_oneof![1_usize..40, 250_usize..300],
+        k in prop_oneof![1_usize..40, 250_usize..300, 1020_usize..1030],
         transposed: (bool, bool),
+        stored: (bool, bool),
+        with_bias: bool,
         threads in 1_usize..4,
     ) {
         let (a, b) = (brains(1, batch * m * k), brains(2, batch * k * n));
@@ -47,15 +63,26 @@ proptest! {
                 reference.push(terms.sum::<f64>());
             }
         }
-        for (level, context) in contexts(threads) {
-            let left = || Matrix::batched(&a, m, k, transposed.0);
-            let right = || Matrix::batched(&b, k, n, transposed.1);
+        let biases = singles(&brains(3, n));
+        let biased: Vec<f64> = reference.iter().enumerate()
+            .map(|(at, sum)| sum + if with_bias { f64::from(biases[at % n]) } else { 0.0 }).collect();
+        let by_pairs = contexts(threads).map(|(level, context)| (level, context.with_pairs()));
+        for (level, context) in contexts(threads).chain(by_pairs) {
+            let left = factor(stored.0, &a, &wide_a, [m, k], transposed.0);
+            let right = factor(stored.1, &b, &wide_b, [k, n], transposed.1);
+            let bias = with_bias.then_some(&biases[..]);
             let mut c = vec![7.0; batch * m * n];
-            matmul_bf16(&context, batch, left(), right(), MatrixMut::batched(&mut c, m, n), false).expect("sound");
-            prop_assert!(distance(&c, &reference) < SUMS, "{level}: {:e}", distance(&c, &reference));
-            matmul_bf16(&context, batch, left(), right(), MatrixMut::batched(&mut c, m, n), true).expect("sound");
-            let twice: Vec<f64> = reference.iter().map(|r| 2.0 * r).collect();
+            let to = RoundedResult::F32(MatrixMut::batched(&mut c, m, n));
+            matmul_bf16(&context, batch, left, right, bias, to).expect("sound");
+            prop_assert!(distance(&c, &biased) < SUMS, "{level}: {:e}", distance(&c, &biased));
+            let to = RoundedResult::AddF32(MatrixMut::batched(&mut c, m, n));
+            matmul_bf16(&context, batch, left, right, bias, to).expect("sound");
+            let twice: Vec<f64> = biased.iter().map(|r| 2.0 * r).collect();
             prop_assert!(distance(&c, &twice) < SUMS, "{level}: {:e}", distance(&c, &twice));
+            let mut low = vec![bf16::from_f32(7.0); batch * m * n];
+            let to = RoundedResult::Bf16(MatrixMut::batched(&mut low, m, n));
+            matmul_bf16(&context, batch, left, right, bias, to).expect("sound");
+            prop_assert!(distance(&singles(&low), &biased) < ROUNDED, "{level}");
             // f32 operands that are bf16 numbers already lose nothing by rounding.
             let context = context.with_products(Products::Bf16);
             let left = Matrix::batched(&wide_a, m, k, transposed.0);
@@ -90,7 +117,8 @@ proptest! {
         conv2d_forward(&one, &shape, &x64, &w64, Some(&b64), &mut y64).expect("sound");
         conv2d_backward_input(&one, &shape, &dy64, &w64, &mut dx64).expect("sound");
         conv2d_backward_weight(&one, &shape, &x64, &dy64, &mut dw64, false).expect("sound");
-        for (level, context) in contexts(threads) {
+        let by_pairs = contexts(threads).map(|(level, context)| (level, context.with_pairs()));
+        for (level, context) in contexts(threads).chain(by_pairs) {
             let mut y = vec![bf16::from_f32(7.0); dy.len()];
             conv2d_forward_bf16(&context, &shape, &x, &w, Some(&bias), &mut y).expect("sound");
             prop_assert!(distance(&singles(&y), &y64) < ROUNDED, "{level} {shape:?}");

@@ -125,8 +125,7 @@ pub struct LinearWeightGrad<'a> {
 /// Matrix products on a back end. Operands are rounded to the type that `precision` multiplies. Sums are f32 for operands of
 /// 16 bits.
 pub trait Products {
-    /// Rounds a factor of several products to the type that `precision` multiplies. On the CPU the result is of the type of
-    /// the arithmetic, for products in [`Precision::F32`].
+    /// Rounds a factor of several products to the type that `precision` multiplies.
     ///
     /// # Errors
     /// If the element type is not supported.

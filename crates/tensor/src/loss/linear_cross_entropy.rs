@@ -56,9 +56,7 @@ fn in_blocks(
         weight: &rounded(&matrix)?,
         layout,
         bias: bias_array.as_ref(),
-        rounding: precision,
-        // The CPU's rounded factors are f32.
-        precision: if matrix.is_host() { Precision::F32 } else { precision },
+        precision,
         dtype: wide(input.dtype()),
     };
     let targets = targets.on(backend, sizes[0], options)?;
@@ -97,9 +95,6 @@ struct Head<'a> {
     weight: &'a Array,
     layout: WeightLayout,
     bias: Option<&'a Array>,
-    /// The precision to which factors are rounded.
-    rounding: Precision,
-    /// The precision of products of rounded factors.
     precision: Precision,
     /// The type of logits and gradients.
     dtype: DType,
@@ -130,14 +125,17 @@ impl Head<'_> {
             let x = self.x.view(first * inputs, (count, inputs))?;
             let slopes = self.logits(&x, count)?;
             let of_block = targets.replace(backend, &slopes, first)?;
-            let rounded = backend.rounded(&slopes, self.rounding)?;
+            // Products on a CPU round while they read.
+            let rounded =
+                if slopes.is_host() { None } else { Some(backend.rounded(&slopes, self.precision)?) };
+            let rounded = rounded.as_ref().unwrap_or(&slopes);
             if let Some(to) = &grads.x {
-                let from = self.backward_input(&rounded, count)?;
+                let from = self.backward_input(rounded, count)?;
                 backend.copy(&to.view(first * inputs, (count, inputs))?, &from)?;
             }
             if let Some(to) = &grads.weight {
                 let to = Destination { array: to.clone(), add: first > 0 };
-                self.backward_weight(&x, &rounded, count, &to)?;
+                self.backward_weight(&x, rounded, count, &to)?;
             }
             if wants.bias {
                 let sums = backend.linear_backward_bias([count, inputs, outputs], &slopes)?;

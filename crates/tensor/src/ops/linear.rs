@@ -112,7 +112,7 @@ pub(crate) fn linear_stored(tape: &Tape, x: &Value, of: LinearWeight<'_>, dtype:
         let grad = grad.contiguous()?;
         let backend = grad.backend(tape.context());
         let (precision, dtype) = (tape.session().precision, wide(grad.dtype()));
-        if grads.wants(0) {
+        if let Some(dtype) = grads.dtype(0) {
             let w = w_saved.array()?.contiguous()?;
             same_type(OP, &grad, &w)?;
             let (sizes, a, b) =
@@ -168,14 +168,14 @@ pub fn matmul(tape: &Tape, a: &Value, b: &Value) -> Result<Value> {
     tape.push(Op::MatMul, &[a, b], output, move |tape, grad, grads| {
         let grad = grad.contiguous()?;
         let backend = grad.backend(tape.context());
-        let (precision, dtype) = (tape.session().precision, wide(grad.dtype()));
-        if grads.wants(0) {
+        let precision = tape.session().precision;
+        if let Some(dtype) = grads.dtype(0) {
             let b = b_saved.array()?.contiguous()?;
             let (sizes, a, b) = ([batch, m, k, n], Factor::plain(&grad), Factor::transposed(&b));
             let of = MatrixProduct { sizes, a, b, shape: &a_shape, precision, dtype };
             grads.add(0, backend.matmul(of)?)?;
         }
-        if grads.wants(1) {
+        if let Some(dtype) = grads.dtype(1) {
             let a = a_saved.array()?.contiguous()?;
             let (sizes, a, b) = ([batch, k, n, m], Factor::transposed(&a), Factor::plain(&grad));
             let of = MatrixProduct { sizes, a, b, shape: &b_shape, precision, dtype };

@@ -2,10 +2,11 @@
 
 use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Shape, Storage, Tensor};
 use phalanx_kernels::{
-    Context, Half, Products, add_half, bf16, f16, narrow_half, round_half, round_half_to, widen_half,
+    Context, Half, Matrix, Products, RoundedFactor, add_half, bf16, f16, narrow_half, round_half,
+    round_half_to, widen_half,
 };
 
-use super::{Contiguous, Elements, Scalar, tensor_from, unwritten};
+use super::{AnyBits, Contiguous, Elements, Scalar, tensor_from, unwritten};
 use crate::precision::Precision;
 use crate::{Result, TensorError};
 
@@ -26,8 +27,8 @@ pub(super) fn widened<L: Half>(context: &Context, values: &[L]) -> Result<Vec<f3
     Ok(wide)
 }
 
-fn narrowed<L: Half>(context: &Context, values: &[f32]) -> Result<Vec<L>> {
-    let mut low = vec![L::default(); values.len()];
+fn narrowed<L: Half + AnyBits>(context: &Context, values: &[f32]) -> Result<Vec<L>> {
+    let mut low = unwritten::<L>(values.len());
     narrow_half(context, values, &mut low)?;
     Ok(low)
 }
@@ -137,6 +138,36 @@ pub(crate) fn operand<'a>(
         }
     };
     Ok(Contiguous { op, elements: Elements::Wide(values) })
+}
+
+/// A factor of a product of bf16 numbers, locked as it is stored: the product rounds it.
+pub(crate) struct RoundedOperand<'a>(Contiguous<'a>);
+
+impl<'a> RoundedOperand<'a> {
+    /// Locks a contiguous tensor; `None` if products of its type in `precision` are of other numbers.
+    pub(crate) fn of(
+        op: &'static str,
+        context: &Context,
+        precision: Precision,
+        tensor: &'a Tensor,
+    ) -> Result<Option<Self>> {
+        match (precision, tensor.dtype()) {
+            (Precision::Bf16, DType::F32 | DType::BF16) => Ok(Some(Self(Contiguous::locked(op, tensor)?))),
+            (Precision::Bf16, DType::F16) => Ok(Some(Self(operand(op, context, precision, tensor)?))),
+            _ => Ok(None),
+        }
+    }
+
+    /// Returns the matrices; see [`Matrix::batched`].
+    pub(crate) fn factor(&self, rows: usize, cols: usize, transposed: bool) -> Result<RoundedFactor<'_>> {
+        if let Elements::Locked { storage, range } = &self.0.elements
+            && let Storage::Cpu(CpuStorage::BF16(values)) = &**storage
+        {
+            let of = Matrix::batched(&values[range.clone()], rows, cols, transposed);
+            return Ok(RoundedFactor::Bf16(of));
+        }
+        Ok(RoundedFactor::F32(Matrix::batched(self.0.slice::<f32>()?, rows, cols, transposed)))
+    }
 }
 
 /// Reads a contiguous tensor of bf16 as it is stored.

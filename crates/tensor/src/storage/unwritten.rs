@@ -8,19 +8,41 @@
 
 #![allow(unsafe_code)]
 
-use super::Scalar;
+use phalanx_kernels::{bf16, f16};
+
+/// Number types of which any bits are a value.
+pub(crate) trait AnyBits: Copy {
+    /// The value of unwritten elements in builds with debug assertions.
+    const MARK: Self;
+}
+
+impl AnyBits for f32 {
+    const MARK: Self = Self::NAN;
+}
+
+impl AnyBits for f64 {
+    const MARK: Self = Self::NAN;
+}
+
+impl AnyBits for bf16 {
+    const MARK: Self = Self::NAN;
+}
+
+impl AnyBits for f16 {
+    const MARK: Self = Self::NAN;
+}
 
 /// Allocates `len` elements of unspecified value, for kernels that write every one. Builds with debug assertions fill
 /// it with NaN, so that tests see an element that was not written.
-pub(crate) fn unwritten<T: Scalar>(len: usize) -> Vec<T> {
+pub(crate) fn unwritten<T: AnyBits>(len: usize) -> Vec<T> {
     #[cfg(any(debug_assertions, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
-    let values = vec![<T as phalanx_kernels::Float>::from_f64(f64::NAN); len];
+    let values = vec![T::MARK; len];
     #[cfg(all(not(debug_assertions), any(target_arch = "x86_64", target_arch = "aarch64")))]
     let values = {
         let mut values = Vec::<T>::with_capacity(len);
         // SAFETY: the capacity is at least `len`. The empty assembly gets a pointer to the memory. The compiler must
         // assume that it has written any bytes there. So the elements count as initialised, with unspecified values.
-        // Every bit pattern is a value of f32 and f64, the only types of this sealed trait.
+        // Any bits are a value of the four number types that are `AnyBits`.
         unsafe {
             std::arch::asm!("/* {} */", in(reg) values.as_mut_ptr(), options(nostack, preserves_flags));
             values.set_len(len);

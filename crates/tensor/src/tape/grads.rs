@@ -85,6 +85,12 @@ impl Grads<'_> {
         self.inputs[index].is_some()
     }
 
+    /// Returns the type in which the gradient of input `index` is stored, if it is needed: one of that type is added without
+    /// a conversion.
+    pub fn dtype(&self, index: usize) -> Option<DType> {
+        self.inputs[index].map(|slot| self.slots.types[slot])
+    }
+
     /// Adds a new contiguous gradient in unshared memory to that of input `index`.
     ///
     /// # Errors

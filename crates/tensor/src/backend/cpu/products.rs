@@ -1,24 +1,25 @@
 //! Matrix products and softmax with the CPU kernels.
 
-use candle_core::{DType, Shape, Tensor};
+use candle_core::{DType, Device, Shape, Tensor};
 use phalanx_kernels::{
-    Matrix, MatrixMut, linear_forward, matmul_batched, multiply_row_bf16, softmax_rows_backward,
-    softmax_rows_forward, sum_columns,
+    Matrix, MatrixMut, RoundedFactor, RoundedResult, bf16, linear_forward, matmul_batched, matmul_bf16,
+    multiply_row_bf16, softmax_rows_backward, softmax_rows_forward, sum_columns,
 };
 
 use crate::backend::{Array, Destination, LinearProduct, LinearWeightGrad, MatrixProduct, Products};
 use crate::storage::{
-    Contiguous, dispatch, operand, stored, tensor_from, unwritten, with_bf16_slice, with_slice_mut,
+    Contiguous, RoundedOperand, cast, dispatch, operand, stored, tensor_from, unwritten, with_bf16_slice,
+    with_slice_mut,
 };
 use crate::{Context, Precision, Result};
 
 impl Products for Context {
     fn rounded(&self, x: &Array, precision: Precision) -> Result<Array> {
-        const OP: &str = "round";
-        let of = x.host(OP)?;
-        match operand(OP, self, precision, of)?.into_widened() {
-            Some(values) => Ok(tensor_from(values, of.shape().clone())?.into()),
-            None => Ok(x.clone()),
+        let of = x.host("round")?;
+        match precision {
+            Precision::F32 | Precision::Tf32 => Ok(x.clone()),
+            _ if of.dtype() == DType::F64 => Ok(x.clone()),
+            _ => Ok(cast(self, of, precision.dtype())?.into()),
         }
     }
 
@@ -26,6 +27,11 @@ impl Products for Context {
         let MatrixProduct { sizes: [batch, m, n, k], a, b, shape, precision, dtype } = of;
         const OP: &str = "matmul";
         let (a_t, b_t) = (a.array.host(OP)?, b.array.host(OP)?);
+        let low = |tensor| RoundedOperand::of(OP, self, precision, tensor);
+        if let (Some(left), Some(right)) = (low(a_t)?, low(b_t)?) {
+            let (left, right) = (left.factor(m, k, a.transposed)?, right.factor(k, n, b.transposed)?);
+            return multiply_bf16(self, [batch, m, n], [left, right], None, (shape, dtype));
+        }
         let (a_read, b_read) = (operand(OP, self, precision, a_t)?, operand(OP, self, precision, b_t)?);
         dispatch!(OP, a_t.dtype(), T => {
             let mut out = unwritten::<T>(batch * m * n);
@@ -38,19 +44,25 @@ impl Products for Context {
 
     fn linear(&self, of: LinearProduct<'_>) -> Result<Array> {
         const OP: &str = "linear";
-        let LinearProduct { sizes, x, weight, bias, shape, precision, dtype } = of;
+        let LinearProduct { sizes: [rows, inputs, outputs], x, weight, bias, shape, precision, dtype } = of;
         let (x, w) = (x.host(OP)?, weight.array.host(OP)?);
-        if sizes[0] == 1 && w.dtype() == DType::BF16 && x.dtype() != DType::F64 {
+        if rows == 1 && w.dtype() == DType::BF16 && x.dtype() != DType::F64 {
             return linear_row_bf16(self, of);
         }
-        let (x_read, w_read) = (operand(OP, self, precision, x)?, operand(OP, self, precision, w)?);
         let bias = bias.map(|bias| Contiguous::by(OP, self, bias.host(OP)?)).transpose()?;
+        let low = |tensor| RoundedOperand::of(OP, self, precision, tensor);
+        if let (Some(x), Some(w)) = (low(x)?, low(w)?) {
+            let factors = [x.factor(rows, inputs, false)?, w.factor(inputs, outputs, weight.transposed)?];
+            let bias = bias.as_ref().map(|bias| bias.slice::<f32>()).transpose()?;
+            return multiply_bf16(self, [1, rows, outputs], factors, bias, (shape, dtype));
+        }
+        let (x_read, w_read) = (operand(OP, self, precision, x)?, operand(OP, self, precision, w)?);
         dispatch!(OP, x.dtype(), T => {
             let bias = bias.as_ref().map(|bias| bias.slice::<T>()).transpose()?;
             let x = x_read.slice::<T>()?;
-            let w = Matrix::batched(w_read.slice::<T>()?, sizes[1], sizes[2], weight.transposed);
-            let mut y = unwritten::<T>(sizes[0] * sizes[2]);
-            linear_forward(self, sizes, x, w, bias, &mut y)?;
+            let w = Matrix::batched(w_read.slice::<T>()?, inputs, outputs, weight.transposed);
+            let mut y = unwritten::<T>(rows * outputs);
+            linear_forward(self, [rows, inputs, outputs], x, w, bias, &mut y)?;
             Ok(stored(self, y, shape.clone(), dtype)?.into())
         })
     }
@@ -59,6 +71,15 @@ impl Products for Context {
         let LinearWeightGrad { sizes: [rows, inputs, outputs], dy, x, precision } = of;
         const OP: &str = "linear";
         let (grad, x) = (dy.host(OP)?, x.host(OP)?);
+        let low = |tensor| RoundedOperand::of(OP, self, precision, tensor);
+        if let (Some(dy), Some(x)) = (low(grad)?, low(x)?) {
+            let (dy, x) = (dy.factor(outputs, rows, true)?, x.factor(rows, inputs, false)?);
+            return with_slice_mut::<f32, _>(OP, to.array.host(OP)?, |dw| {
+                let dw = MatrixMut::batched(dw, outputs, inputs);
+                let dw = if to.add { RoundedResult::AddF32(dw) } else { RoundedResult::F32(dw) };
+                Ok(matmul_bf16(self, 1, dy, x, None, dw)?)
+            });
+        }
         let (x, dy) = (operand(OP, self, precision, x)?, operand(OP, self, precision, grad)?);
         dispatch!(OP, grad.dtype(), T => {
             let dy = Matrix::batched(dy.slice::<T>()?, outputs, rows, true);
@@ -88,6 +109,26 @@ impl Products for Context {
         const OP: &str = "softmax";
         Ok(softmax_backward(self, y.host(OP)?, dy.host(OP)?)?.into())
     }
+}
+
+/// Computes `[batch, m, n]` products of bf16 numbers, and adds the bias to every row.
+fn multiply_bf16(
+    context: &Context,
+    [batch, m, n]: [usize; 3],
+    [a, b]: [RoundedFactor<'_>; 2],
+    bias: Option<&[f32]>,
+    (shape, dtype): (&Shape, DType),
+) -> Result<Array> {
+    if dtype == DType::BF16 {
+        let mut out = unwritten::<bf16>(batch * m * n);
+        let to = RoundedResult::Bf16(MatrixMut::batched(&mut out, m, n));
+        matmul_bf16(context, batch, a, b, bias, to)?;
+        return Ok(Tensor::from_vec(out, shape.clone(), &Device::Cpu)?.into());
+    }
+    let mut out = unwritten::<f32>(batch * m * n);
+    let to = RoundedResult::F32(MatrixMut::batched(&mut out, m, n));
+    matmul_bf16(context, batch, a, b, bias, to)?;
+    Ok(stored(context, out, shape.clone(), dtype)?.into())
 }
 
 /// Computes a linear layer of one row with a weight of bf16.
