@@ -213,7 +213,7 @@ impl Context {
         wanted.div_ceil(unit.max(1)) * unit.max(1)
     }
 
-    /// Runs `f` with `len` elements of scratch memory of unspecified content.
+    /// Runs `f` with `len` elements of scratch memory of unspecified content, from the beginning of a cache line on.
     pub(crate) fn with_scratch<T: Scratch + Default + Clone, R>(
         &self,
         len: usize,
@@ -222,30 +222,39 @@ impl Context {
         let shelf = T::shelf(self);
         let taken = shelf.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut buffer = taken.unwrap_or_default();
-        if buffer.len() < len {
-            buffer.resize(len, T::default());
-        }
-        let result = f(&mut buffer[..len]);
+        let start = make_room(&mut buffer, len);
+        let result = f(&mut buffer[start..start + len]);
         shelf.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
         result
     }
 
-    /// Borrows `len` elements of scratch memory of unspecified content. For vector code, which must not run in a closure
+    /// Borrows `len` elements of scratch memory as [`Context::with_scratch`] does. For vector code, which must not run in a closure
     /// because it is compiled for its instruction set only where it is inlined.
     pub(crate) fn scratch(&self, len: usize) -> ScratchGuard<'_> {
         let taken = self.singles.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut buffer = taken.unwrap_or_default();
-        if buffer.len() < len {
-            buffer.resize(len, 0.0);
-        }
-        ScratchGuard { context: self, buffer, len }
+        let start = make_room(&mut buffer, len);
+        ScratchGuard { context: self, buffer, start, len }
     }
+}
+
+/// The bytes of a cache line, and of the widest vectors: those that begin within a line are read at half the rate.
+const LINE: usize = 64;
+
+/// Makes a buffer long enough for `len` elements from the beginning of a cache line on, and returns their start.
+fn make_room<T: Default + Clone>(buffer: &mut Vec<T>, len: usize) -> usize {
+    let extra = LINE / size_of::<T>();
+    if buffer.len() < len + extra {
+        buffer.resize(len + extra, T::default());
+    }
+    buffer.as_ptr().align_offset(LINE).min(extra)
 }
 
 /// Borrowed scratch memory; see [`Context::scratch`].
 pub(crate) struct ScratchGuard<'a> {
     context: &'a Context,
     buffer: Vec<f32>,
+    start: usize,
     len: usize,
 }
 
@@ -254,14 +263,14 @@ impl std::ops::Deref for ScratchGuard<'_> {
 
     #[inline(always)]
     fn deref(&self) -> &[f32] {
-        &self.buffer[..self.len]
+        &self.buffer[self.start..self.start + self.len]
     }
 }
 
 impl std::ops::DerefMut for ScratchGuard<'_> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut [f32] {
-        &mut self.buffer[..self.len]
+        &mut self.buffer[self.start..self.start + self.len]
     }
 }
 

@@ -7,9 +7,12 @@ use crate::vectorized::Vectorized as _;
 /// The most vectors of a tile.
 const WIDEST: usize = 3;
 
+/// Rows of a group of packed rows.
+pub(crate) const GROUP: usize = 16;
+
 /// Some rows of a product: of `a` times `depth` rows of `b`, which are as wide as the result's.
 pub(crate) struct Singles<'a> {
-    /// Rows of `depth` numbers.
+    /// Groups of [`GROUP`] rows: for each number along the sum, that of all rows. The last group has unused rows.
     pub(crate) a: &'a [f32],
     pub(crate) b: &'a [f32],
     pub(crate) depth: usize,
@@ -28,29 +31,30 @@ impl WithSimd for Singles<'_> {
         let Self { a, b, depth, width, out, add } = self;
         // As many sums as fit the registers: 32, or 16 of 8 numbers.
         let tallest = if S::F32_LANES == 8 { 4 } else { 8 };
-        let (mut a, mut out) = (a, out);
-        while !out.is_empty() {
-            let rows = [8, 4, 2, 1].into_iter().find(|&rows| rows <= tallest && rows * width <= out.len());
-            let rows = rows.unwrap_or(1);
-            let (some, rest) = a.split_at(rows * depth);
-            let (to, later) = out.split_at_mut(rows * width);
-            let of = Strip { a: some, b, depth, width, out: to, add };
-            match rows {
-                8 => Rows::<8>(of).vectorized(simd),
-                4 => Rows::<4>(of).vectorized(simd),
-                2 => Rows::<2>(of).vectorized(simd),
-                _ => Rows::<1>(of).vectorized(simd),
+        for (a, out) in a.chunks_exact(GROUP * depth).zip(out.chunks_mut(GROUP * width)) {
+            let rows = out.len() / width;
+            let mut row = 0;
+            while row < rows {
+                let some = [8, 4, 2].into_iter().find(|&some| some <= tallest.min(rows - row)).unwrap_or(1);
+                let out = &mut out[row * width..(row + some) * width];
+                let of = Strip { a: &a[row..], b, width, out, add };
+                match some {
+                    8 => Rows::<8>(of).vectorized(simd),
+                    4 => Rows::<4>(of).vectorized(simd),
+                    2 => Rows::<2>(of).vectorized(simd),
+                    _ => Rows::<1>(of).vectorized(simd),
+                }
+                row += some;
             }
-            (a, out) = (rest, later);
         }
     }
 }
 
 /// The rows of a tile, over the whole width.
 struct Strip<'a> {
+    /// A group without its rows before the first.
     a: &'a [f32],
     b: &'a [f32],
-    depth: usize,
     width: usize,
     out: &'a mut [f32],
     add: bool,
@@ -82,21 +86,18 @@ impl<const R: usize> WithSimd for Rows<'_, R> {
 /// Computes R rows by V vectors from vector `first` on.
 #[inline(always)]
 fn tile<S: Simd, const R: usize, const V: usize>(simd: S, of: &mut Strip<'_>, first: usize) {
-    let (depth, width) = (of.depth, of.width);
+    let width = of.width;
     let mut sums = [[simd.splat_f32s(0.0); V]; R];
     if of.add {
         for (sums, row) in sums.iter_mut().zip(of.out.chunks_exact(width)) {
             sums.copy_from_slice(&S::as_simd_f32s(row).0[first..first + V]);
         }
     }
-    let mut rows: [&[f32]; R] = [&[]; R];
-    for (row, a) in rows.iter_mut().zip(of.a.chunks_exact(depth)) {
-        *row = &a[..depth];
-    }
-    for (k, b) in of.b.chunks_exact(width).take(depth).enumerate() {
-        let b = &S::as_simd_f32s(b).0[first..first + V];
+    let numbers = of.a.chunks(GROUP).filter_map(|numbers| numbers.first_chunk::<R>());
+    let vectors = of.b.chunks_exact(width).filter_map(|b| S::as_simd_f32s(b).0[first..].first_chunk::<V>());
+    for (numbers, b) in numbers.zip(vectors) {
         for i in 0..R {
-            let value = simd.splat_f32s(rows[i][k]);
+            let value = simd.splat_f32s(numbers[i]);
             for v in 0..V {
                 sums[i][v] = simd.mul_add_f32s(value, b[v], sums[i][v]);
             }

@@ -11,7 +11,7 @@ use super::store::{Place, Store, Stored};
 use super::{RoundedFactor, RoundedResult};
 use crate::context::Context;
 use crate::products::HasBf16;
-use crate::products::singles::Singles;
+use crate::products::singles::{GROUP, Singles};
 #[cfg(target_arch = "x86_64")]
 use crate::products::tile::{Segment, Tile};
 use crate::vectorized::Vectorized as _;
@@ -148,7 +148,7 @@ impl<C: Stored> WithSimd for Rows<'_, C> {
     fn with_simd<S: Simd>(mut self, simd: S) {
         let Self { context, rows, n, depth, .. } = self;
         let (stride, most) = (n.next_multiple_of(LANES), rows.min(ROWS));
-        let mut left = context.scratch(most * depth.min(DEPTH));
+        let mut left = context.scratch(most.next_multiple_of(GROUP) * depth.min(DEPTH));
         // With one part of the sum, a panel's piece of the result is finished at once.
         let columns = if depth > DEPTH { stride } else { stride.min(COLUMNS) };
         let mut sums = context.scratch(most * columns);
@@ -157,7 +157,7 @@ impl<C: Stored> WithSimd for Rows<'_, C> {
             let count = ROWS.min(rows - row);
             for start in (0..depth.max(1)).step_by(DEPTH) {
                 let block = Block { row, count, start, depth: DEPTH.min(depth - start) };
-                let left = &mut left[..count * block.depth];
+                let left = &mut left[..count.next_multiple_of(GROUP) * block.depth];
                 self.pack(simd, block, left);
                 for column in (0..stride).step_by(COLUMNS) {
                     let width = COLUMNS.min(stride - column);

@@ -5,6 +5,7 @@ use pulp::{Simd, WithSimd};
 use crate::bfloat::pairs::{ToBf16, zip_neighbours, zip_rows};
 use crate::context::Context;
 use crate::matmul::Matrix;
+use crate::products::singles::GROUP;
 use crate::transpose::{SIDE, transpose};
 
 /// The terms of the sum in a packed element: one number, or a pair.
@@ -105,23 +106,63 @@ pub(super) struct PackLeft<'a, T> {
 }
 
 impl<T: ToBf16> PackLeft<'_, T> {
+    /// Packs pairs in rows, and singles in the groups of [`Singles`](crate::products::singles::Singles).
     #[inline(always)]
     pub(super) fn run<S: Simd>(self, simd: S, context: &Context, to: &mut [f32]) {
-        let Self { form, a, first, count, start, depth } = self;
-        let (m, k) = (a.rows, a.cols);
-        let begin = form.terms() * start;
-        let terms = (form.terms() * depth).min(k - begin);
-        if a.transposed {
-            let mut lines = context.scratch(depth * count);
-            let row = |index: usize| &a.data[(begin + index) * m + first..][..count];
-            for (at, line) in lines.chunks_exact_mut(count).enumerate() {
-                form.across(at, terms, row, line);
+        match (self.form, self.a.transposed) {
+            (Form::Pairs, true) => {
+                let mut lines = context.scratch(self.depth * self.count);
+                for (at, line) in lines.chunks_exact_mut(self.count).enumerate() {
+                    self.line(at, line);
+                }
+                transpose(simd, &lines, self.count, [self.depth, self.count], to, self.depth);
             }
-            transpose(simd, &lines, count, [depth, count], to, depth);
-        } else {
-            for (row, to) in to.chunks_exact_mut(depth).enumerate() {
-                form.along(&a.data[(first + row) * k + begin..][..terms], to);
+            (Form::Pairs, false) => {
+                for (row, to) in to.chunks_exact_mut(self.depth).take(self.count).enumerate() {
+                    self.form.along(self.row(row), to);
+                }
+            }
+            (Form::Singles, true) => {
+                let mut line = context.scratch(self.count);
+                for at in 0..self.depth {
+                    self.line(at, &mut line);
+                    for (group, line) in line.chunks(GROUP).enumerate() {
+                        to[(group * self.depth + at) * GROUP..][..line.len()].copy_from_slice(line);
+                    }
+                }
+            }
+            (Form::Singles, false) => {
+                let mut lines = context.scratch(GROUP * self.depth);
+                for (group, to) in to.chunks_exact_mut(GROUP * self.depth).enumerate() {
+                    let rows = GROUP.min(self.count - group * GROUP);
+                    for (row, line) in lines.chunks_exact_mut(self.depth).take(rows).enumerate() {
+                        self.form.along(self.row(group * GROUP + row), line);
+                    }
+                    transpose(simd, &lines, self.depth, [GROUP, self.depth], to, GROUP);
+                }
             }
         }
+    }
+
+    /// The place of the part along the sum, and its terms.
+    #[inline(always)]
+    fn part(&self) -> (usize, usize) {
+        let begin = self.form.terms() * self.start;
+        (begin, (self.form.terms() * self.depth).min(self.a.cols - begin))
+    }
+
+    /// Returns the part of a row of a matrix that is not transposed.
+    #[inline(always)]
+    fn row(&self, row: usize) -> &[T] {
+        let (begin, terms) = self.part();
+        &self.a.data[(self.first + row) * self.a.cols + begin..][..terms]
+    }
+
+    /// Packs element `at` of all rows of a transposed matrix.
+    #[inline(always)]
+    fn line(&self, at: usize, line: &mut [f32]) {
+        let (begin, terms) = self.part();
+        let row = |index: usize| &self.a.data[(begin + index) * self.a.rows + self.first..][..self.count];
+        self.form.across(at, terms, row, line);
     }
 }
