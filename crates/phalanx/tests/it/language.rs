@@ -118,6 +118,15 @@ fn a_trained_model_writes_texts_again_and_again_the_same() {
     assert!(said.contains("tokenizer.json is not that of the data"), "{said}");
     // The text is not needed any more.
     std::fs::remove_file(place.path("text.txt")).expect("there");
+    // The run has written the same texts as its samples.
+    let newest = std::fs::read_dir(place.path("run/samples"))
+        .expect("there")
+        .flatten()
+        .map(|entry| entry.path())
+        .max();
+    let samples = std::fs::read_to_string(newest.expect("texts of the last step")).expect("a file");
+    assert_eq!(samples.trim_end(), place.succeed("write run --samples 8 --tokens 64").trim_end());
+    assert!(samples.starts_with("[1]\n") && samples.contains("\n[8]\n"), "{samples}");
     let one = place.succeed("write run --prompt the --tokens 60 --seed 1");
     assert!(one.trim_end().starts_with("the") && one.trim_end().len() > 40, "{one}");
     assert_eq!(one, place.succeed("write run --prompt the --tokens 60 --seed 1 --no-cache"));

@@ -441,14 +441,16 @@ sections! {
         gradient_jump: f64 = 10.0;
     }
 
-    /// Sample pictures.
+    /// Sample pictures and texts.
     sample: SampleConfig {
-        /// Steps between sample grids; 0 = only at the end.
+        /// Steps between samples; 0 = only at the end.
         every: u64 = 0;
-        /// The prompts; empty = captions of the test split.
+        /// The prompts; empty = captions of the test split, and for language models the beginning of a text.
         prompts: Vec<String> = Vec::new();
-        /// The number of prompts from the test images when `sample.prompts` is empty.
+        /// The number of prompts from the test images, or of texts, when `sample.prompts` is empty.
         rows: usize = 8;
+        /// The longest text of a language model, in tokens.
+        tokens: usize = 64;
         /// Pictures drawn for each prompt: a row of the grid, or, if 1, the grid is filled line by line.
         columns: usize = 8;
     }

@@ -63,6 +63,7 @@ impl Config {
         relations.positive("checkpoint.keep", checkpoint.keep as u64);
         relations.positive("sample.columns", sample.columns as u64);
         relations.positive("sample.rows", sample.rows as u64);
+        relations.positive("sample.tokens", sample.tokens as u64);
         train.check(relations);
         optim.check(relations);
         schedule.check(relations);

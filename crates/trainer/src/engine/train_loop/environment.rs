@@ -7,6 +7,7 @@ use phalanx_collectives::Clock;
 use phalanx_sharding::VirtualRanks;
 use phalanx_tensor::{ComputeDevice, Context, Key, Listener, Session};
 
+use super::sample_kind::SampleKind;
 use super::state::TrainState;
 use crate::config::Config;
 use crate::engine::distributed::Distributed;
@@ -77,9 +78,9 @@ impl Environment<'_> {
         self.is_logged(step) || self.do_ranks_meet(step)
     }
 
-    /// The image of samples after a step.
-    pub(super) fn samples_path(&self, step: u64) -> PathBuf {
-        self.folder.samples().join(format!("step-{step:08}.png"))
+    /// The file of samples after a step.
+    pub(super) fn samples_path(&self, step: u64, kind: SampleKind) -> PathBuf {
+        self.folder.samples().join(format!("step-{step:08}.{}", kind.ending()))
     }
 
     /// A session for passes that do not train.

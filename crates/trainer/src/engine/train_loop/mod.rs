@@ -31,6 +31,8 @@ mod reporter;
 mod requests;
 mod resumption;
 mod run;
+mod sample_kind;
+mod samples;
 mod saving;
 mod schedule;
 mod schedule_end;

@@ -11,6 +11,7 @@
 use super::reporter::last_written;
 use super::requests::RequestHandler;
 use super::run::Run;
+use super::sample_kind::SampleKind;
 use super::world::{Progress, exchange};
 use crate::engine::TrainError;
 use crate::engine::distributed::{PreviousWorld, StopReason};
@@ -137,9 +138,9 @@ impl Run<'_> {
         self.is_first()
             && !self.requests.has_handler()
             && step > 0
-            && self.state.training.image_source().is_some()
             && self.env.is_due(self.env.config.sample.every, step)
-            && !self.env.samples_path(step).exists()
+            && SampleKind::of(&*self.state.training, &self.env.config.sample)
+                .is_some_and(|kind| !self.env.samples_path(step, kind).exists())
     }
 
     /// Does what the first rank does for all: continues with it, or takes it over. Metrics are written up to a step.

@@ -7,6 +7,7 @@ use phalanx_run::WeightsRecord;
 
 use super::reporter::{last_evaluated, lines_until};
 use super::run::Run;
+use super::sample_kind::SampleKind;
 use crate::config::Resolved;
 use crate::engine::TrainError;
 use crate::engine::checkpoint::{find_checkpoint, saved_step};
@@ -118,7 +119,8 @@ impl Run<'_> {
     pub(super) fn repeat_measures(&mut self) -> Result<(), TrainError> {
         let (env, step) = (&self.env, self.state.step);
         let is_evaluated = !env.config.eval.enabled || last_evaluated(env)? == step;
-        let is_sampled = self.state.training.image_source().is_none() || env.samples_path(step).exists();
+        let samples = SampleKind::of(&*self.state.training, &env.config.sample);
+        let is_sampled = samples.is_none_or(|kind| env.samples_path(step, kind).exists());
         let mut repeats = [u8::from(!is_evaluated || !is_sampled)];
         // The folders of several hosts need not be in sync.
         self.distributed.exchange().broadcast_bytes(&mut repeats, 0)?;

@@ -2,8 +2,10 @@
 
 use std::time::Instant;
 
-use super::evaluation::{Evaluation, evaluate_run, measure_samples, write_samples};
+use super::evaluation::{Evaluation, evaluate_run, measure_samples};
 use super::run::{LoopEnd, Run};
+use super::sample_kind::SampleKind;
+use super::samples::write_samples;
 use crate::engine::TrainError;
 use crate::engine::data::Feed;
 use crate::engine::distributed::{Agreed, AgreedAction, StopReason};
@@ -265,13 +267,13 @@ impl Run<'_> {
     /// Writes samples after a step, if they are due.
     fn write_samples(&mut self, step: u64) -> Result<(), TrainError> {
         let Self { env, data, distributed, state, .. } = self;
-        if !env.is_due(env.config.sample.every, step) {
-            return Ok(());
-        }
-        let path = env.samples_path(step);
+        // Otherwise all ranks would gather all parameters for nothing.
+        let kind = SampleKind::of(&*state.training, &env.config.sample);
+        let Some(kind) = kind.filter(|_| env.is_due(env.config.sample.every, step)) else { return Ok(()) };
+        let path = env.samples_path(step, kind);
         let span = tracing::trace_span!(target: "phalanx_trace::evaluation", "draw samples");
-        if span.in_scope(|| write_samples(env, data, distributed, state, &path))? {
-            self.reporter.report_samples(step, &self.env)?;
+        if span.in_scope(|| write_samples(env, data, distributed, state, (kind, &path)))? {
+            self.reporter.report_samples(step, kind, &self.env)?;
         }
         Ok(())
     }

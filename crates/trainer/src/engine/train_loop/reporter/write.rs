@@ -11,6 +11,7 @@ use super::{Reporter, RunView, line};
 use crate::engine::distributed::Distributed;
 use crate::engine::observer::{Event, named};
 use crate::engine::train_loop::environment::Environment;
+use crate::engine::train_loop::sample_kind::SampleKind;
 use crate::engine::train_loop::state::TrainState;
 use crate::engine::{StepReport, TrainError};
 
@@ -137,10 +138,11 @@ impl Reporter {
     pub(in crate::engine::train_loop) fn report_samples(
         &mut self,
         step: u64,
+        kind: SampleKind,
         env: &Environment<'_>,
     ) -> Result<(), TrainError> {
-        let path = env.samples_path(step);
-        if let Some(events) = &mut self.tensorboard {
+        let path = env.samples_path(step, kind);
+        if let (Some(events), SampleKind::Pictures(_)) = (&mut self.tensorboard, kind) {
             events.image(step, "samples", &path)?;
         }
         self.event(&Event::Sampled { step, path });

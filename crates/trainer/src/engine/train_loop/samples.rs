@@ -1,0 +1,106 @@
+//! Samples of a run, between two steps: a grid of pictures, or texts.
+
+use std::path::Path;
+
+use phalanx_run::{RunError, TextUse, write_aside};
+use phalanx_tensor::Tape;
+
+use super::environment::Environment;
+use super::sample_kind::SampleKind;
+use super::state::TrainState;
+use crate::engine::TrainError;
+use crate::engine::data::Data;
+use crate::engine::distributed::Distributed;
+use crate::engine::inference::{GridStyle, draw, draw_restored};
+use crate::engine::training::{AnyTraining, Drawing, ImageSource, TokenChoice, Writing};
+
+/// The temperature of texts, as the default of `phalanx write`.
+const TEMPERATURE: f64 = 0.8;
+
+/// Writes samples for the configured prompts, or for captions of the test split. Returns false on ranks other than 0, which only
+/// contribute parameters. All ranks call this together.
+pub(super) fn write_samples(
+    env: &Environment<'_>,
+    data: &Data,
+    distributed: &Distributed,
+    state: &mut TrainState,
+    (kind, path): (SampleKind, &Path),
+) -> Result<bool, TrainError> {
+    match kind {
+        SampleKind::Pictures(source) => write_pictures(env, data, distributed, state, (source, path)),
+        SampleKind::Texts(text_use) => {
+            let session = env.evaluation_session(state.listener());
+            let writing = writing_of(env);
+            state.with_averages(|training| match distributed.rank() {
+                0 => write_texts(training, &Tape::forward_only(session.clone()), &writing, (text_use, path)),
+                _ => Ok(false),
+            })
+        }
+    }
+}
+
+/// Draws a grid, and writes the prompts next to it, one a line.
+fn write_pictures(
+    env: &Environment<'_>,
+    data: &Data,
+    distributed: &Distributed,
+    state: &mut TrainState,
+    (source, path): (ImageSource, &Path),
+) -> Result<bool, TrainError> {
+    let sample = &env.config.sample;
+    let restores = source == ImageSource::Images;
+    let prompts = match sample.prompts.is_empty() {
+        _ if restores => Vec::new(),
+        true => data.test_captions(sample.rows)?,
+        false => sample.prompts.clone(),
+    };
+    let session = env.evaluation_session(state.listener());
+    let seed = env.config.train.seed;
+    let (drawing, size) = (Drawing::samples(&prompts, sample.columns), env.config.model.image_size);
+    let is_written = state.with_averages(|training| match distributed.rank() {
+        0 if restores => {
+            let batch = data.test_samples(sample.rows, 0..sample.rows)?;
+            draw_restored(training, session.clone(), batch.tensor("images")?, size, path)
+        }
+        0 => draw(training, session.clone(), seed, &drawing, (size, GridStyle::default()), path),
+        _ => Ok(false),
+    })?;
+    if is_written && !restores {
+        let list = path.with_file_name("prompts.txt");
+        let lines: String = prompts.iter().map(|prompt| format!("{prompt}\n")).collect();
+        write_aside(&list, lines.as_bytes()).map_err(RunError::io("write", &list))?;
+    }
+    Ok(is_written)
+}
+
+/// Returns the request for texts: one for each prompt, or as many as there are rows without any.
+fn writing_of(env: &Environment<'_>) -> Writing {
+    let sample = &env.config.sample;
+    let (prompts, samples) = match sample.prompts.is_empty() {
+        true => (vec![String::new()], sample.rows),
+        false => (sample.prompts.clone(), 1),
+    };
+    let choice =
+        TokenChoice::Sample { temperature: TEMPERATURE, top_k: 0, top_p: 1.0, repetition_penalty: 1.0 };
+    Writing { prompts, samples, max_tokens: sample.tokens, choice, cached: true, seed: env.config.train.seed }
+}
+
+/// Writes texts to a file, each below its number.
+fn write_texts(
+    training: &dyn AnyTraining,
+    tape: &Tape,
+    writing: &Writing,
+    (text_use, path): (TextUse, &Path),
+) -> Result<bool, TrainError> {
+    let texts = training.write(tape, writing, &mut |_| {})?.unwrap_or_default();
+    let mut all = String::new();
+    for (number, text) in texts.iter().enumerate() {
+        let before = if text_use == TextUse::Continue { writing.prompts[text.prompt].as_str() } else { "" };
+        all += &format!("[{}]\n{before}{}\n", number + 1, text.text);
+    }
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).map_err(RunError::io("create", folder))?;
+    }
+    write_aside(path, all.as_bytes()).map_err(RunError::io("write", path))?;
+    Ok(true)
+}
