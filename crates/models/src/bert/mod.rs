@@ -84,7 +84,7 @@ impl Bert {
         let scope = scope.pp("bert");
         let first = scope.pp("embeddings").block();
         let width = config.width;
-        let tokens = first.pp("word_embeddings").param("weight", (config.vocab, width), normal)?;
+        let tokens = first.pp("word_embeddings").table("weight", (config.vocab, width), normal)?;
         let embeddings = Embeddings {
             name: first.block_name().to_owned(),
             tokens: tokens.clone(),

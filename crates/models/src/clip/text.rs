@@ -169,7 +169,7 @@ impl ClipTextEncoder {
         let normal = |std: f64| Init::Normal { mean: 0.0, std };
         let first = scope.block_named("text_embedding");
         let token = Embedding::new(&first.pp("token_embedding"), config.vocab, config.width, normal(0.02))?;
-        let position = first.param("positional_embedding", (config.context, config.width), normal(0.01))?;
+        let position = first.table("positional_embedding", (config.context, config.width), normal(0.01))?;
         let name = first.block_name().to_owned();
         let mut blocks: Vec<Arc<dyn Block>> = vec![Arc::new(Embeddings { name, token, position })];
         let layers = scope.pp("transformer").pp("resblocks");

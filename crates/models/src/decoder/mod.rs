@@ -79,7 +79,7 @@ impl Decoder {
         let model = scope.pp("model");
         let table = model.pp("embed_tokens");
         let name = table.block().block_name().to_owned();
-        let tokens = table.block().param("weight", (config.vocab, config.width), normal)?;
+        let tokens = table.block().table("weight", (config.vocab, config.width), normal)?;
         let layers = model.pp("layers");
         let layers = (0..config.layers)
             .map(|index| Ok(Arc::new(Layer::new(&layers.pp(index), config)?)))
@@ -90,7 +90,7 @@ impl Decoder {
             true => TokenHead { block: name.clone(), weight: tokens.clone(), bias: HeadBias::Absent },
             false => {
                 let head = scope.pp("lm_head").block();
-                let weight = head.param("weight", (config.vocab, config.width), normal)?;
+                let weight = head.table("weight", (config.vocab, config.width), normal)?;
                 TokenHead { block: head.block_name().to_owned(), weight, bias: HeadBias::Absent }
             }
         };

@@ -82,7 +82,7 @@ impl Gpt2 {
         let scope = scope.pp("transformer");
         let first = scope.block_named("embeddings");
         let table = first.block_name().to_owned();
-        let tokens = first.pp("wte").param("weight", (config.vocab, config.width), normal(0.02))?;
+        let tokens = first.pp("wte").table("weight", (config.vocab, config.width), normal(0.02))?;
         let embeddings = Embeddings {
             name: table.clone(),
             tokens: tokens.clone(),

@@ -189,7 +189,7 @@ fn embeddings(scope: &Scope, config: &TranslationConfig) -> Result<[Arc<Embeddin
     let init = Init::Normal { mean: 0.0, std: config.init_std };
     let table = |scope: Scope, fixed: Option<u32>| -> Result<Arc<Embeddings>> {
         let scope = scope.block();
-        let table = scope.param("weight", (vocab, width), init)?;
+        let table = scope.table("weight", (vocab, width), init)?;
         Ok(Arc::new(Embeddings { name: scope.block_name().to_owned(), table, layout, width, fixed, dropout }))
     };
     match layout {
@@ -216,7 +216,7 @@ fn head(scope: &Scope, config: &TranslationConfig, target: &Embeddings) -> Resul
             let init = Init::Normal { mean: 0.0, std: config.init_std };
             TokenHead {
                 block: generator.block_name().to_owned(),
-                weight: generator.param("weight", (config.vocab, config.width), init)?,
+                weight: generator.table("weight", (config.vocab, config.width), init)?,
                 bias: HeadBias::Trained(generator.param("bias", config.vocab, Init::ZEROS)?),
             }
         }

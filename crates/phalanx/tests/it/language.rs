@@ -59,6 +59,28 @@ fn every_strategy_gives_the_losses_of_one_rank() {
 }
 
 #[test]
+fn muon_steps_whole_matrices_on_any_number_of_ranks() {
+    let place = Place::new();
+    let muon = "--set optim.kind=muon --set optim.momentum=0.95 --set model.texts=40";
+    place.succeed(&format!("{GPT} {muon} --ranks 1 --out one"));
+    place.succeed(&format!("{GPT} {muon} --ranks 3 --strategy ddp --out three"));
+    let losses = |run: &str| column(&place.path(run), "loss");
+    assert!(losses("one")[9] < losses("one")[0], "{:?}", losses("one"));
+    assert_close("ddp", &losses("three"), &losses("one"), 1e-3);
+    place.succeed(&format!("{GPT} {muon} --ranks 1 --out cut --steps 4"));
+    place.succeed("train --resume --out cut --steps 10");
+    assert_eq!(hashes(&place.path("cut")), hashes(&place.path("one")), "a resumed run");
+    let said = place.fail("train --resume --out cut --steps 12 --set optim.kind=adamw --set train.steps=12");
+    assert!(said.contains("exp_avg_sq_of_vectors"), "{said}");
+    let said = place.fail(&format!("{GPT} {muon} --ranks 2 --strategy fsdp --out two"));
+    assert!(said.contains("optim.kind = muon steps whole matrices") && said.contains("ddp"), "{said}");
+    let said = place.fail(&format!("{GPT} --set optim.unturned=[\"h\"] --out two"));
+    assert!(said.contains("optim.unturned is for optim.kind = muon"), "{said}");
+    let said = place.fail(&format!("{GPT} {muon} --set optim.unturned=[\"head\"] --ranks 1 --out two"));
+    assert!(said.contains("`head` matches no parameter"), "{said}");
+}
+
+#[test]
 fn a_text_is_read_by_bytes_and_a_run_resumes_to_the_bit() {
     let place = Place::new();
     std::fs::write(place.path("bytes"), [7_u8, 255, 0, 13].repeat(120)).expect("writes");

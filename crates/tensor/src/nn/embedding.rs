@@ -18,7 +18,7 @@ impl Embedding {
     /// # Errors
     /// If the name is taken.
     pub fn new(scope: &Scope, rows: usize, width: usize, init: Init) -> Result<Self> {
-        Ok(Self { weight: scope.param("weight", (rows, width), init)? })
+        Ok(Self { weight: scope.table("weight", (rows, width), init)? })
     }
 
     /// Maps ids of any shape, u32 below V, to [..ids, C].

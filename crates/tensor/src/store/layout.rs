@@ -19,6 +19,9 @@ pub struct BucketEntry {
     pub range: Range<usize>,
     /// The elements' position in the parameter.
     pub part: Range<usize>,
+    /// True for a matrix of a layer, which [`crate::optim::Muon`] steps as one: of two dimensions or more, no table, and not
+    /// among [`super::ParamRules::unturned`].
+    pub is_turned: bool,
     pub(super) init: Init,
 }
 
@@ -131,6 +134,9 @@ pub(super) fn lay_out(params: &[&ParamSpec], options: &BuildOptions) -> Vec<Buck
                 shape,
                 range,
                 part: 0..param.shape.elem_count(),
+                is_turned: param.shape.rank() >= 2
+                    && !param.is_table
+                    && !options.rules.keeps_unturned(&param.name, &param.block),
                 init: param.init,
             });
         }

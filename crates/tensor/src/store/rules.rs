@@ -85,6 +85,8 @@ pub struct ParamRules {
     pub unfreezes: bool,
     /// The parameters without weight decay.
     pub undecayed: Vec<NamePattern>,
+    /// The matrices that [`crate::optim::Muon`] steps as it does vectors.
+    pub unturned: Vec<NamePattern>,
     /// Factors of learning rates. Of several rules for a parameter, the last one counts.
     pub rates: Vec<RateRule>,
 }
@@ -109,6 +111,11 @@ impl ParamRules {
         self.undecayed.iter().any(|pattern| self.fits(pattern, name, block))
     }
 
+    /// True if a matrix is stepped as a vector.
+    pub(super) fn keeps_unturned(&self, name: &str, block: &str) -> bool {
+        self.unturned.iter().any(|pattern| self.fits(pattern, name, block))
+    }
+
     /// The factor of a parameter's learning rate.
     pub(super) fn rate(&self, name: &str, block: &str) -> f64 {
         let rule = self.rates.iter().rev().find(|rule| self.fits(&rule.pattern, name, block));
@@ -118,7 +125,7 @@ impl ParamRules {
     /// The patterns of all rules.
     pub(super) fn patterns(&self) -> impl Iterator<Item = &NamePattern> {
         let rates = self.rates.iter().map(|rule| &rule.pattern);
-        self.frozen.iter().chain(&self.undecayed).chain(rates)
+        self.frozen.iter().chain(&self.undecayed).chain(&self.unturned).chain(rates)
     }
 }
 
@@ -165,6 +172,7 @@ mod tests {
             prefix: "critic.".to_owned(),
             frozen: vec![pattern("stem"), pattern("critic.0")],
             undecayed: Vec::new(),
+            unturned: Vec::new(),
             unfreezes: false,
             rates: vec![rate("*", 0.1), rate("2", 10.0)],
         };

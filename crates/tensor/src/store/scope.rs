@@ -103,6 +103,19 @@ impl Scope {
     /// # Errors
     /// [`TensorError::DuplicateName`] if the name is taken.
     pub fn param(&self, name: &str, shape: impl Into<Shape>, init: Init) -> Result<Param> {
+        self.register(name, shape.into(), init, false)
+    }
+
+    /// Registers a table: each row belongs to a token, a class or a position, and is looked up or the row of a head. Optimizers
+    /// that turn matrices ([`crate::optim::Muon`]) leave it alone.
+    ///
+    /// # Errors
+    /// [`TensorError::DuplicateName`] if the name is taken.
+    pub fn table(&self, name: &str, shape: impl Into<Shape>, init: Init) -> Result<Param> {
+        self.register(name, shape.into(), init, true)
+    }
+
+    fn register(&self, name: &str, shape: Shape, init: Init, is_table: bool) -> Result<Param> {
         let name = self.full(name);
         let mut registry = self.registry.borrow_mut();
         let entry = Entry::Param(registry.params.len());
@@ -115,9 +128,10 @@ impl Scope {
             (true, true) if self.rules.unfreezes => Trained::Later,
             _ => Trained::Never,
         };
-        let (block, shape) = (self.block.clone(), shape.into());
+        let block = self.block.clone();
         let rate = self.rules.rate(&name, &block);
-        let param = Param::new(ParamSpec { name, block, shape, trained, is_frozen_by_rule, rate, init });
+        let spec = ParamSpec { name, block, shape, trained, is_frozen_by_rule, rate, is_table, init };
+        let param = Param::new(spec);
         registry.params.push(param.clone());
         Ok(param)
     }

@@ -16,6 +16,8 @@ pub(super) struct ParamSpec {
     pub(super) is_frozen_by_rule: bool,
     /// The factor of its learning rate.
     pub(super) rate: f64,
+    /// True for a table; see [`super::Scope::table`].
+    pub(super) is_table: bool,
     pub(super) init: Init,
 }
 

@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use candle_core::{DType, Tensor};
-use phalanx_tensor::optim::{Adam, Disk, Ema, Lamb, Lion, Optimizer, OptimizerState, Sgd, StateLocation};
+use phalanx_tensor::optim::{
+    Adam, Disk, Ema, Lamb, Lion, Muon, Optimizer, OptimizerState, Sgd, StateLocation,
+};
 use phalanx_tensor::{
     BuildOptions, ComputeDevice, Context, Init, Key, ParamBucket, ParamStore, Session, StoreBuilder, Tape,
     TensorError, ops,
@@ -53,6 +55,7 @@ const OPTIMIZERS: &[(&str, Make)] = &[
     ("AdamW", |at| Box::new(Adam::decoupled((0.9, 0.99), 1e-8, 0.1).with_state_location(at))),
     ("Lion", |at| Box::new(Lion::new((0.9, 0.99), 0.1).with_state_location(at))),
     ("LAMB", |at| Box::new(Lamb::new((0.9, 0.999), 1e-6, 0.1).with_state_location(at))),
+    ("Muon", |at| Box::new(Muon::new(0.95, (0.9, 0.99), 1e-8, 0.1).with_state_location(at))),
     ("SGD with momentum", |at| Box::new(Sgd::new(0.9, true, 0.1).with_state_location(at))),
     ("SGD", |at| Box::new(Sgd::new(0.0, false, 0.1).with_state_location(at))),
 ];

@@ -1,8 +1,8 @@
-//! Lion and LAMB against other implementations, on parts of parameters, and in skipped steps.
+//! Lion, LAMB and Muon against other implementations, on parts of parameters, and in skipped steps.
 
 use candle_core::{DType, Device, Tensor};
 use phalanx_tensor::backend::ScaledStep;
-use phalanx_tensor::optim::{Adam, Lamb, Lion, Optimizer, Sgd};
+use phalanx_tensor::optim::{Adam, Lamb, Lion, Muon, Optimizer, Sgd};
 use phalanx_tensor::{BuildOptions, Context, FlatStorage, Init, ParamBucket, ParamStore, StoreBuilder};
 
 /// The elements of a matrix of 3 × 4 and a vector of 3, in a bucket.
@@ -41,12 +41,13 @@ fn differentiate(bucket: &ParamBucket, step: usize) {
 }
 
 #[test]
-fn lion_and_lamb_are_those_of_timm() {
+fn lion_and_lamb_are_those_of_timm_and_muon_that_of_pytorch() {
     let text = include_str!("../fixtures/optimizers.json");
     let reference: serde_json::Value = serde_json::from_str(text).expect("JSON");
-    let runs: [(&str, Box<dyn Optimizer>); 2] = [
+    let runs: [(&str, Box<dyn Optimizer>); 3] = [
         ("lion", Box::new(Lion::new((0.9, 0.99), 0.1))),
         ("lamb", Box::new(Lamb::new((0.9, 0.999), 1e-6, 0.1))),
+        ("muon", Box::new(Muon::new(0.95, (0.9, 0.999), 1e-8, 0.1))),
     ];
     let context = Context::new(1);
     for (name, mut optimizer) in runs {
@@ -121,6 +122,52 @@ fn lamb_on_parts_of_parameters_is_lamb_on_all() {
     let error =
         lamb.step(store.buckets(), 0.01, &Context::new(1)).expect_err("norms are missing").to_string();
     assert!(error.contains("a.weight") && error.contains("begin_step"), "{error}");
+}
+
+/// Takes some steps of Muon on a matrix and returns it, row by row.
+fn turned(rows: usize, cols: usize, transposes: bool) -> Vec<f64> {
+    let builder = StoreBuilder::new(BuildOptions { dtype: DType::F64, ..BuildOptions::default() });
+    let block = builder.root().pp("a").block();
+    block.param("weight", (rows, cols), Init::ZEROS).expect("a name");
+    let store = builder.build().expect("builds");
+    let bucket = &store.buckets()[0];
+    let mut muon = Muon::new(0.95, (0.9, 0.999), 1e-8, 0.1);
+    for step in 0..3 {
+        let number = |at: usize| {
+            let (row, col) = (at / cols, at % cols);
+            let at = if transposes { col * rows + row } else { at };
+            (1.7 * at as f64 + f64::from(step)).sin()
+        };
+        let grads =
+            Tensor::from_vec((0..rows * cols).map(number).collect::<Vec<_>>(), rows * cols, &Device::Cpu);
+        bucket.zero_grads();
+        bucket.set_owned_grads(FlatStorage::new(grads.expect("a tensor")).expect("flat")).expect("as many");
+        muon.step(store.buckets(), 0.01, &Context::new(2)).expect("steps");
+    }
+    weights(bucket)
+}
+
+#[test]
+fn muon_turns_a_matrix_as_its_transpose_and_refuses_parts() {
+    let (wide, high) = (turned(3, 7, false), turned(7, 3, true));
+    for (at, value) in wide.iter().enumerate() {
+        assert!((value - high[at % 7 * 3 + at / 7]).abs() < 1e-12, "{at}");
+    }
+    let builder = StoreBuilder::new(BuildOptions::default());
+    let block = builder.root().pp("a").block();
+    block.table("table", (3, 4), Init::ZEROS).expect("a name");
+    block.param("weight", (3, 4), Init::ZEROS).expect("a name");
+    let store = builder.build().expect("builds");
+    let bucket = &store.buckets()[0];
+    let is_turned: Vec<bool> = bucket.entries().iter().map(|entry| entry.is_turned).collect();
+    assert_eq!(is_turned, [false, true]);
+    bucket.set_owned(2..20).expect("inside");
+    bucket.zero_grads();
+    let ones = Tensor::ones(18, DType::F32, &Device::Cpu).expect("a tensor");
+    bucket.set_owned_grads(FlatStorage::new(ones).expect("flat")).expect("as many");
+    let mut muon = Muon::new(0.95, (0.9, 0.999), 1e-8, 0.1);
+    let error = muon.step(store.buckets(), 0.01, &Context::new(1)).expect_err("a part").to_string();
+    assert!(error.contains("a part of `a.weight`"), "{error}");
 }
 
 #[test]

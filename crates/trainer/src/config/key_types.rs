@@ -166,6 +166,8 @@ choices! {
         Lion = "lion",
         /// Adam with decoupled weight decay, and a learning rate for each parameter in proportion to its norm.
         Lamb = "lamb",
+        /// Momentum whose matrices are made orthogonal; AdamW for vectors and tables. Not where ranks hold parts of matrices.
+        Muon = "muon",
     }
 
     /// The schedule of the learning rate.

@@ -334,21 +334,24 @@ sections! {
         lr: f64 = 0.001;
         /// If not 0, `optim.lr` is meant for this batch and scaled by `train.global_batch` over it.
         base_batch: usize = 0;
-        /// SGD: momentum.
+        /// SGD, Muon: momentum; Muon's authors use 0.95.
         momentum: f64 = 0.9;
         /// SGD: Nesterov's momentum.
         nesterov: bool = false;
-        /// Adam, LAMB: decay of the means of gradients and of their squares. Lion: decay of the momentum in a step's direction, and of the
+        /// Adam, LAMB, Muon's vectors: decay of the means of gradients and of their squares. Lion: decay of the momentum in a step's direction, and of the
         /// momentum itself. Empty = [0.9, 0.999], and [0.9, 0.99] for `lion`.
         betas: Vec<f64> = Vec::new();
-        /// Adam, LAMB: the number that is added to the denominator; LAMB's authors use 1e-6.
+        /// Adam, LAMB, Muon's vectors: the number that is added to the denominator; LAMB's authors use 1e-6.
         eps: f64 = 1e-8;
-        /// Weight decay: decoupled for `adamw`, `lion` and `lamb`, added to the gradient for `sgd` and `adam`.
+        /// Weight decay: decoupled for `adamw`, `lion`, `lamb` and `muon`, added to the gradient for `sgd` and `adam`.
         weight_decay: f64 = 0.0;
         /// Norms and biases go without weight decay, and under `lamb` without a learning rate of their own.
         decay_matrices_only: bool = true;
         /// Other parameters without weight decay, named as in `optim.freeze`, such as `["*.wte"]`.
         no_decay: Vec<String> = Vec::new();
+        /// Muon: further parameters that AdamW steps, such as a head `["fc"]`, named as in `optim.freeze`. Vectors and tables of
+        /// tokens are in any case.
+        unturned: Vec<String> = Vec::new();
         /// Parameters that are not trained: names, their beginnings up to a dot (`layer1`), names of blocks (`stem`), or any of
         /// these with `*` for any letters and `?` for one. Batch norms of frozen parameters use their running statistics.
         freeze: Vec<String> = Vec::new();

@@ -15,6 +15,11 @@ impl OptimConfig {
         self.no_decay.iter().map(|text| NamePattern::new(text)).collect()
     }
 
+    /// The patterns of `optim.unturned`.
+    pub(super) fn unturned(&self) -> Result<Vec<NamePattern>, TensorError> {
+        self.unturned.iter().map(|text| NamePattern::new(text)).collect()
+    }
+
     /// The factors of `optim.rates`. The error is a message.
     pub(super) fn rate_rules(&self) -> Result<Vec<RateRule>, String> {
         self.rates.iter().map(|text| rate_rule(text)).collect()
@@ -44,6 +49,7 @@ impl OptimConfig {
             frozen: self.frozen().map_err(|error| format!("optim.freeze: {error}"))?,
             unfreezes: self.unfreezes(),
             undecayed: self.undecayed().map_err(|error| format!("optim.no_decay: {error}"))?,
+            unturned: self.unturned().map_err(|error| format!("optim.unturned: {error}"))?,
             rates: self.rate_rules().map_err(|problem| format!("optim.rates: {problem}"))?,
         })
     }

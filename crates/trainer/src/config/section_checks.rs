@@ -1,7 +1,8 @@
 //! Relations between the values of one section.
 
 use phalanx_data::RandAugment;
-use phalanx_sharding::Synchrony;
+use phalanx_sharding::{Partition, Synchrony};
+use phalanx_tensor::Precision;
 
 use super::keys::{
     Config, DataConfig, DataKind, LogConfig, OptimConfig, OptimKind, QualityConfig, ScheduleConfig,
@@ -67,6 +68,14 @@ impl OptimConfig {
         if let Err(error) = self.undecayed() {
             relations.require(false, "optim.no_decay", format!("optim.no_decay: {error}"));
         }
+        if let Err(error) = self.unturned() {
+            relations.require(false, "optim.unturned", format!("optim.unturned: {error}"));
+        }
+        relations.require(
+            self.unturned.is_empty() || self.kind == OptimKind::Muon,
+            "optim.unturned",
+            format!("optim.unturned is for optim.kind = muon, and not for {}", self.kind),
+        );
         if let Err(error) = self.frozen() {
             relations.require(false, "optim.freeze", format!("optim.freeze: {error}"));
         }
@@ -84,9 +93,12 @@ impl OptimConfig {
             );
         }
         relations.require(
-            !(self.unfreezes() && self.kind == OptimKind::Lamb),
+            !(self.unfreezes() && matches!(self.kind, OptimKind::Lamb | OptimKind::Muon)),
             "optim.unfreeze_step",
-            "optim.kind = lamb counts steps from the first one; set optim.unfreeze_step and optim.unfreeze_epoch to 0".to_owned(),
+            format!(
+                "optim.kind = {} counts steps from the first one; set optim.unfreeze_step and optim.unfreeze_epoch to 0",
+                self.kind
+            ),
         );
         relations.require(
             self.unfreeze_step == 0 || self.unfreeze_epoch == 0,
@@ -149,8 +161,23 @@ impl ScheduleConfig {
 }
 
 impl Config {
-    /// Refuses an optimizer that needs whole parameters where servers update parts of them.
+    /// Refuses an optimizer that needs whole parameters where ranks update parts of them.
     pub(super) fn check_optimizer(&self, relations: &mut Relations<'_>) {
+        if self.optim.kind == OptimKind::Muon {
+            relations.require(
+                self.train.strategy.layout.optimizer != Partition::Sharded,
+                "optim.kind",
+                format!(
+                    "optim.kind = muon steps whole matrices, of which ranks hold parts under train.strategy = {}; ddp keeps them whole",
+                    self.train.strategy
+                ),
+            );
+            relations.require(
+                self.train.precision != Precision::F16 && self.train.loss_scale == 0.0,
+                "train.loss_scale",
+                "optim.kind = muon does not step gradients of a scaled loss; use bf16 without train.loss_scale in place of f16".to_owned(),
+            );
+        }
         let has_servers = matches!(self.train.strategy.synchrony, Synchrony::Servers(_));
         relations.require(
             self.optim.kind != OptimKind::Lamb || !has_servers,

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use phalanx_tensor::TensorError;
 use phalanx_tensor::optim::{
-    Adam, Decay, Disk, Ema, Lamb, Lion, MomentumRange, OneCycle, Optimizer, Schedule, Sgd, StateLocation,
-    linear_scaling,
+    Adam, Decay, Disk, Ema, Lamb, Lion, MomentumRange, Muon, OneCycle, Optimizer, Schedule, Sgd,
+    StateLocation, linear_scaling,
 };
 
 use super::Plan;
@@ -35,6 +35,10 @@ pub(super) fn optimizer(config: &Config, state: StateLocation) -> Box<dyn Optimi
         OptimKind::Lamb => {
             let lamb = Lamb::new(betas, optim.eps, optim.weight_decay).with_state_location(state);
             Box::new(lamb.with_exact_norms(config.logical_ranks().is_some()))
+        }
+        OptimKind::Muon => {
+            let muon = Muon::new(optim.momentum, betas, optim.eps, optim.weight_decay);
+            Box::new(muon.with_state_location(state).with_precision(config.train.precision))
         }
         OptimKind::Lion => Box::new(Lion::new(betas, optim.weight_decay).with_state_location(state)),
     }
@@ -73,7 +77,7 @@ pub(super) fn state_at(
 /// The number of values that the optimizer keeps for each trained parameter.
 pub(super) fn numbers_per_parameter(config: &Config) -> usize {
     match config.optim.kind {
-        OptimKind::Adam | OptimKind::AdamW | OptimKind::Lamb => 2,
+        OptimKind::Adam | OptimKind::AdamW | OptimKind::Lamb | OptimKind::Muon => 2,
         OptimKind::Lion => 1,
         OptimKind::Sgd => usize::from(config.optim.momentum > 0.0),
     }

@@ -204,7 +204,8 @@ impl ParamBucket {
             let range = meet(&entry.range, &owned)?;
             let first = owned.start + range.start - entry.range.start;
             let (part, shape) = (first..first + range.len(), Shape::from(range.len()));
-            Some(BucketEntry { name: entry.name.clone(), shape, range, part, init: entry.init })
+            let (name, is_turned) = (entry.name.clone(), entry.is_turned);
+            Some(BucketEntry { name, shape, range, part, is_turned, init: entry.init })
         });
         entries.collect()
     }

@@ -31,7 +31,14 @@ impl RuleUse {
         let unmatched: BTreeSet<String> =
             store.unmatched(rules).into_iter().map(ToString::to_string).collect();
         let rates = rules.rates.iter().map(|rule| &rule.pattern);
-        for pattern in rules.frozen.iter().chain(&rules.undecayed).chain(rates).map(ToString::to_string) {
+        for pattern in rules
+            .frozen
+            .iter()
+            .chain(&rules.undecayed)
+            .chain(&rules.unturned)
+            .chain(rates)
+            .map(ToString::to_string)
+        {
             let is_matched = !unmatched.contains(&pattern);
             *self.matched.entry(pattern).or_default() |= is_matched;
         }
@@ -73,7 +80,7 @@ impl RuleUse {
         let others = layers.len().saturating_sub(LISTED);
         let others = if others > 0 { format!(" and {others} more") } else { String::new() };
         Err(TrainError::Setup(format!(
-            "optim.freeze, optim.no_decay and optim.rates: `{pattern}` matches no parameter; there is: {shown}{others}"
+            "optim.freeze, no_decay, unturned and rates: `{pattern}` matches no parameter; there is: {shown}{others}"
         )))
     }
 }
