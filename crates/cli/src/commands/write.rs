@@ -62,9 +62,9 @@ struct ChoiceArgs {
     /// Take the most probable token.
     #[arg(long, conflicts_with_all = ["temperature", "top_k", "top_p", "beams"])]
     greedy: bool,
-    /// The divisor of the logits: below 1 is safer, above 1 is wilder.
-    #[arg(long, value_name = "T", default_value_t = 0.8)]
-    temperature: f64,
+    /// The divisor of the logits: below 1 is safer, above 1 is wilder [default: 0.8].
+    #[arg(long, value_name = "T")]
+    temperature: Option<f64>,
     /// Draw from this number of the most probable tokens only [default: all].
     #[arg(long, value_name = "K", conflicts_with = "beams")]
     top_k: Option<u32>,
@@ -87,11 +87,12 @@ impl ChoiceArgs {
         let out_of_range = |option: &str, value: f64, range: &str| {
             Err(CliError::Usage(format!("{option} {value}: expected {range}")))
         };
+        let temperature = self.temperature.unwrap_or(TokenChoice::TEMPERATURE);
         let top_p = self.top_p.unwrap_or(1.0);
         let repetition_penalty = self.repetition_penalty.unwrap_or(1.0);
         let length_penalty = self.length_penalty.unwrap_or(1.0);
-        if !(self.temperature.is_finite() && self.temperature >= 0.0) {
-            return out_of_range("--temperature", self.temperature, "a number from 0");
+        if !(temperature.is_finite() && temperature >= 0.0) {
+            return out_of_range("--temperature", temperature, "a number from 0");
         }
         if !(top_p > 0.0 && top_p <= 1.0) {
             return out_of_range("--top-p", top_p, "a number above 0, up to 1");
@@ -105,12 +106,27 @@ impl ChoiceArgs {
         Ok(match self.beams {
             Some(width) => TokenChoice::Beams { width: width as usize, length_penalty },
             None => TokenChoice::Sample {
-                temperature: if self.greedy { 0.0 } else { self.temperature },
+                temperature: if self.greedy { 0.0 } else { temperature },
                 top_k: self.top_k.unwrap_or(0) as usize,
                 top_p,
                 repetition_penalty,
             },
         })
+    }
+}
+
+impl ChoiceArgs {
+    /// The first option that was given.
+    fn given(&self) -> Option<&'static str> {
+        let all = [
+            ("--greedy", self.greedy),
+            ("--temperature", self.temperature.is_some()),
+            ("--top-k", self.top_k.is_some()),
+            ("--top-p", self.top_p.is_some()),
+            ("--repetition-penalty", self.repetition_penalty.is_some()),
+            ("--beams", self.beams.is_some()),
+        ];
+        all.into_iter().find_map(|(option, is_given)| is_given.then_some(option))
     }
 }
 
@@ -155,6 +171,9 @@ pub(super) fn run(program: &Program, args: &WriteArgs) -> Result<(), CliError> {
         (true, _) => out(""),
         (false, true) => written.texts.iter().for_each(|text| out(&json_line(&writing, text))),
         (false, false) => print(&writing, &written),
+    }
+    if let Some(option) = args.choice.given().filter(|_| written.text_use == TextUse::Fill) {
+        err(&format!("note: masks are filled with their most probable tokens; {option} has no effect"));
     }
     let tokens: usize = written.texts.iter().map(|text| text.tokens).sum();
     if std::io::stderr().is_terminal() {

@@ -354,6 +354,8 @@ fn an_encoder_fills_in_masks_and_is_fine_tuned_as_a_classifier() {
         assert_eq!(line["tokens"], 2);
     }
     assert!(lines[0]["score"].as_f64() > lines[1]["score"].as_f64(), "the more probable first");
+    let said = place.succeed_with_errors("write run --prompt-file text --top-k 3");
+    assert!(said.contains("--top-k has no effect"), "{said}");
     let said = place.fail(write("a cat sees two birds ."));
     assert!(said.contains("has no [MASK]"), "{said}");
     let said = place.fail(write("a cat sees two horses .[MASK]"));

@@ -14,9 +14,6 @@ use crate::engine::distributed::Distributed;
 use crate::engine::inference::{GridStyle, draw, draw_restored};
 use crate::engine::training::{AnyTraining, Drawing, ImageSource, TokenChoice, Writing};
 
-/// The temperature of texts, as the default of `phalanx write`.
-const TEMPERATURE: f64 = 0.8;
-
 /// Writes samples for the configured prompts, or for captions of the test split. Returns false on ranks other than 0, which only
 /// contribute parameters. All ranks call this together.
 pub(super) fn write_samples(
@@ -80,8 +77,8 @@ fn writing_of(env: &Environment<'_>) -> Writing {
         true => (vec![String::new()], sample.rows),
         false => (sample.prompts.clone(), 1),
     };
-    let choice =
-        TokenChoice::Sample { temperature: TEMPERATURE, top_k: 0, top_p: 1.0, repetition_penalty: 1.0 };
+    let temperature = TokenChoice::TEMPERATURE;
+    let choice = TokenChoice::Sample { temperature, top_k: 0, top_p: 1.0, repetition_penalty: 1.0 };
     Writing { prompts, samples, max_tokens: sample.tokens, choice, cached: true, seed: env.config.train.seed }
 }
 

@@ -42,6 +42,11 @@ pub enum TokenChoice {
     },
 }
 
+impl TokenChoice {
+    /// The usual temperature: a little safer than the probabilities.
+    pub const TEMPERATURE: f64 = 0.8;
+}
+
 /// A text that was written for a given one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WrittenText {
