@@ -220,8 +220,7 @@ impl Context {
         f: impl FnOnce(&mut [T]) -> R,
     ) -> R {
         let shelf = T::shelf(self);
-        let taken = shelf.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let mut buffer = taken.unwrap_or_default();
+        let mut buffer = take(shelf, len);
         let start = make_room(&mut buffer, len);
         let result = f(&mut buffer[start..start + len]);
         shelf.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
@@ -231,8 +230,7 @@ impl Context {
     /// Borrows `len` elements of scratch memory as [`Context::with_scratch`] does. For vector code, which must not run in a closure
     /// because it is compiled for its instruction set only where it is inlined.
     pub(crate) fn scratch(&self, len: usize) -> ScratchGuard<'_> {
-        let taken = self.singles.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let mut buffer = taken.unwrap_or_default();
+        let mut buffer = take(&self.singles, len);
         let start = make_room(&mut buffer, len);
         ScratchGuard { context: self, buffer, start, len }
     }
@@ -240,6 +238,19 @@ impl Context {
 
 /// The bytes of a cache line, and of the widest vectors: those that begin within a line are read at half the rate.
 const LINE: usize = 64;
+
+/// Takes the smallest buffer that is long enough from a shelf, or else the longest. If it were any, each would grow to the
+/// largest length that is ever needed.
+fn take<T>(shelf: &Mutex<Vec<Vec<T>>>, len: usize) -> Vec<T> {
+    let mut shelf = shelf.lock().unwrap_or_else(PoisonError::into_inner);
+    let needed = len + LINE / size_of::<T>();
+    let lens = || shelf.iter().map(Vec::len).enumerate();
+    let fitting = lens().filter(|(_, len)| *len >= needed).min_by_key(|(_, len)| *len);
+    match fitting.or_else(|| lens().max_by_key(|(_, len)| *len)) {
+        Some((at, _)) => shelf.swap_remove(at),
+        None => Vec::new(),
+    }
+}
 
 /// Makes a buffer long enough for `len` elements from the beginning of a cache line on, and returns their start.
 fn make_room<T: Default + Clone>(buffer: &mut Vec<T>, len: usize) -> usize {
