@@ -63,6 +63,10 @@ fn rank(role: &str) {
             std::process::exit(7);
         }
         ("unwritable", 1) => {
+            // The folder is removed when nobody writes to it any more.
+            while !logs.join("0.pid").exists() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
             std::fs::remove_dir_all(&logs).unwrap();
             std::process::exit(7);
         }
