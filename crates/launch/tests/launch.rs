@@ -63,7 +63,7 @@ fn rank(role: &str) {
             std::process::exit(7);
         }
         ("unwritable", 1) => {
-            // The folder is removed when nobody writes to it any more.
+            // The other rank has written its file before the folder is removed.
             while !logs.join("0.pid").exists() {
                 std::thread::sleep(Duration::from_millis(5));
             }
