@@ -71,21 +71,34 @@ impl<'a, T> MatrixMut<'a, T> {
     }
 }
 
-/// Checks that the sizes match.
-pub(crate) fn check_matmul<T, U>(
-    kernel: &'static str,
-    batch: usize,
-    a: &Matrix<'_, T>,
-    b: &Matrix<'_, T>,
-    c: &MatrixMut<'_, U>,
-) -> Result<()> {
-    let (m, k, n) = (a.rows, a.cols, b.cols);
-    check_len(kernel, "rows of b", k, b.rows)?;
-    check_len(kernel, "rows of c", m, c.rows)?;
-    check_len(kernel, "columns of c", n, c.cols)?;
-    check_len(kernel, "a", batch * m * k, a.data.len())?;
-    check_len(kernel, "b", batch * k * n, b.data.len())?;
-    check_len(kernel, "c", batch * m * n, c.data.len())
+/// The size of matrices, and the number of elements of all.
+#[derive(Clone, Copy)]
+pub(crate) struct Extent {
+    rows: usize,
+    cols: usize,
+    len: usize,
+}
+
+impl<T> Matrix<'_, T> {
+    fn extent(&self) -> Extent {
+        Extent { rows: self.rows, cols: self.cols, len: self.data.len() }
+    }
+}
+
+impl<T> MatrixMut<'_, T> {
+    fn extent(&self) -> Extent {
+        Extent { rows: self.rows, cols: self.cols, len: self.data.len() }
+    }
+}
+
+/// Checks that the sizes of two factors and their product match.
+fn check_extents(kernel: &'static str, batch: usize, [a, b, c]: [Extent; 3]) -> Result<()> {
+    check_len(kernel, "rows of b", a.cols, b.rows)?;
+    check_len(kernel, "rows of c", a.rows, c.rows)?;
+    check_len(kernel, "columns of c", b.cols, c.cols)?;
+    check_len(kernel, "a", batch * a.rows * a.cols, a.len)?;
+    check_len(kernel, "b", batch * b.rows * b.cols, b.len)?;
+    check_len(kernel, "c", batch * c.rows * c.cols, c.len)
 }
 
 impl<'a, T: Float> Matrix<'a, T> {
@@ -118,12 +131,13 @@ pub fn matmul_batched<T: Float>(
     c: MatrixMut<'_, T>,
     accumulate: bool,
 ) -> Result<()> {
-    check_matmul("matmul", batch, &a, &b, &c)?;
+    check_extents("matmul", batch, [a.extent(), b.extent(), c.extent()])?;
     let mut c = c;
     if context.rounds()
         && let (Some(a), Some(b), Some(c)) = (a.singles(), b.singles(), c.singles())
     {
-        return matmul_rounded(context, batch, a, b, c, accumulate);
+        matmul_rounded(context, batch, a, b, c, accumulate);
+        return Ok(());
     }
     let (m, k, n) = (a.rows, a.cols, b.cols);
     if batch == 0 || m * n == 0 {

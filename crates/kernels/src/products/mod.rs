@@ -7,6 +7,12 @@ pub(crate) mod tile;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use tile::HasBf16;
 
+/// Elements of the widest vectors.
+pub(crate) const LANES: usize = 16;
+
+/// The most vectors of a tile.
+pub(crate) const WIDEST: usize = 3;
+
 /// The precision of the products of f32 kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Products {

@@ -2,13 +2,11 @@
 
 use pulp::{Simd, WithSimd};
 
+use super::{LANES, WIDEST};
 use crate::vectorized::Vectorized as _;
 
-/// The most vectors of a tile.
-const WIDEST: usize = 3;
-
 /// Rows of a group of packed rows.
-pub(crate) const GROUP: usize = 16;
+pub(crate) const GROUP: usize = LANES;
 
 /// Some rows of a product: of `a` times `depth` rows of `b`, which are as wide as the result's.
 pub(crate) struct Singles<'a> {
@@ -16,7 +14,7 @@ pub(crate) struct Singles<'a> {
     pub(crate) a: &'a [f32],
     pub(crate) b: &'a [f32],
     pub(crate) depth: usize,
-    /// Elements of a row of `b` and `out`, a multiple of 16.
+    /// Elements of a row of `b` and `out`, a multiple of [`LANES`].
     pub(crate) width: usize,
     pub(crate) out: &'a mut [f32],
     /// True to add to the present sums.

@@ -9,11 +9,7 @@ use std::arch::x86_64::{
 
 use pulp::x86::V4;
 
-/// Elements of a vector of sums.
-pub(crate) const LANES: usize = 16;
-
-/// The most vectors of a tile.
-pub(crate) const WIDEST: usize = 3;
+use super::LANES;
 
 /// The most rows of a tile.
 pub(crate) const TALLEST: usize = 8;
@@ -29,8 +25,9 @@ impl HasBf16 {
         is_x86_feature_detected!("avx512bf16").then_some(Self(simd))
     }
 
-    /// Returns the proof on CPUs whose products of pairs are faster than those of f32. Intel's take two cycles for what two
-    /// f32 instructions of half a cycle each do; AMD's take one cycle for both.
+    /// Returns the proof on CPUs whose products of pairs are faster than those of f32: those of AMD, where both take a cycle.
+    /// On an Intel CPU of the fifth generation pairs take two cycles, and f32 half of one, so 32 multiply-adds take twice as
+    /// long in pairs.
     pub(crate) fn detect_fast() -> Option<Self> {
         let vendor = __cpuid(0);
         let is_amd = [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).concat() == b"AuthenticAMD";

@@ -9,7 +9,8 @@ use crate::conv::Conv2dShape;
 use crate::conv::channels_last::images_in_block;
 use crate::conv::channels_last::pack::{PackPanel, Weights};
 use crate::conv::channels_last::sources::{Sources, of_inputs, of_outputs};
-use crate::products::tile::{HasBf16, LANES, Segment, TALLEST, Tile, WIDEST};
+use crate::products::tile::{HasBf16, Segment, TALLEST, Tile};
+use crate::products::{LANES, WIDEST};
 use crate::transpose::to_planes;
 use crate::vectorized::Vectorized as _;
 

@@ -11,7 +11,7 @@ mod store;
 
 use half::bf16;
 
-use super::{Matrix, MatrixMut, check_matmul};
+use super::{Extent, Matrix, MatrixMut, check_extents};
 use crate::context::Context;
 use crate::error::{Result, check_len};
 use multiply::multiply;
@@ -26,19 +26,10 @@ pub enum RoundedFactor<'a> {
 }
 
 impl<'a> RoundedFactor<'a> {
-    /// Returns the matrices without their numbers.
-    fn outline(&self) -> Matrix<'static, ()> {
-        let (rows, cols, transposed) = match self {
-            Self::Bf16(of) => (of.rows, of.cols, of.transposed),
-            Self::F32(of) => (of.rows, of.cols, of.transposed),
-        };
-        Matrix { data: &[], rows, cols, transposed }
-    }
-
-    fn len(&self) -> usize {
+    fn extent(&self) -> Extent {
         match self {
-            Self::Bf16(of) => of.data.len(),
-            Self::F32(of) => of.data.len(),
+            Self::Bf16(of) => of.extent(),
+            Self::F32(of) => of.extent(),
         }
     }
 }
@@ -55,11 +46,10 @@ pub enum RoundedResult<'a> {
 }
 
 impl RoundedResult<'_> {
-    /// Returns the rows, the columns and the number of elements.
-    fn outline(&self) -> ([usize; 2], usize) {
+    fn extent(&self) -> Extent {
         match self {
-            Self::F32(c) | Self::AddF32(c) => ([c.rows, c.cols], c.data.len()),
-            Self::Bf16(c) => ([c.rows, c.cols], c.data.len()),
+            Self::F32(c) | Self::AddF32(c) => c.extent(),
+            Self::Bf16(c) => c.extent(),
         }
     }
 }
@@ -77,21 +67,16 @@ pub fn matmul_bf16(
     mut c: RoundedResult<'_>,
 ) -> Result<()> {
     const KERNEL: &str = "matmul_bf16";
-    let (of_a, of_b, ([rows, cols], len)) = (a.outline(), b.outline(), c.outline());
-    check_len(KERNEL, "rows of b", of_a.cols, of_b.rows)?;
-    check_len(KERNEL, "rows of c", of_a.rows, rows)?;
-    check_len(KERNEL, "columns of c", of_b.cols, cols)?;
-    check_len(KERNEL, "a", batch * rows * of_a.cols, a.len())?;
-    check_len(KERNEL, "b", batch * of_a.cols * cols, b.len())?;
-    check_len(KERNEL, "c", batch * rows * cols, len)?;
+    let of = [a.extent(), b.extent(), c.extent()];
+    check_extents(KERNEL, batch, of)?;
     if let Some(bias) = bias {
-        check_len(KERNEL, "bias", cols, bias.len())?;
+        check_len(KERNEL, "bias", of[2].cols, bias.len())?;
     }
     multiply(context, batch, a, b, bias, &mut c);
     Ok(())
 }
 
-/// Computes products of f32 factors rounded to bf16.
+/// Computes products of f32 factors rounded to bf16. The sizes have been checked.
 pub(crate) fn matmul_rounded(
     context: &Context,
     batch: usize,
@@ -99,9 +84,7 @@ pub(crate) fn matmul_rounded(
     b: Matrix<'_, f32>,
     c: MatrixMut<'_, f32>,
     accumulate: bool,
-) -> Result<()> {
-    check_matmul("matmul", batch, &a, &b, &c)?;
+) {
     let mut c = if accumulate { RoundedResult::AddF32(c) } else { RoundedResult::F32(c) };
     multiply(context, batch, RoundedFactor::F32(a), RoundedFactor::F32(b), None, &mut c);
-    Ok(())
 }

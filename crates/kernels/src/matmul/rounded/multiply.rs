@@ -10,10 +10,11 @@ use super::pack::{Form, PackLeft, PackPanel};
 use super::store::{Place, Store, Stored};
 use super::{RoundedFactor, RoundedResult};
 use crate::context::Context;
-use crate::products::HasBf16;
+use crate::matmul::Extent;
 use crate::products::singles::{GROUP, Singles};
 #[cfg(target_arch = "x86_64")]
 use crate::products::tile::{Segment, Tile};
+use crate::products::{HasBf16, LANES, WIDEST};
 use crate::vectorized::Vectorized as _;
 
 /// Elements along the sum that are added at a time: a block of rows and a panel of them stay in the second-level cache.
@@ -22,11 +23,8 @@ const DEPTH: usize = 512;
 /// The rows of a block.
 const ROWS: usize = 128;
 
-/// Columns of the widest vectors.
-const LANES: usize = 16;
-
 /// Columns of a panel.
-const COLUMNS: usize = 3 * LANES;
+const COLUMNS: usize = WIDEST * LANES;
 
 impl RoundedFactor<'_> {
     /// Returns one of the matrices.
@@ -55,7 +53,7 @@ pub(super) fn multiply(
     bias: Option<&[f32]>,
     c: &mut RoundedResult<'_>,
 ) {
-    let ([rows, cols], len) = c.outline();
+    let Extent { rows, cols, len } = c.extent();
     if batch == 0 || len == 0 {
         return;
     }
@@ -85,12 +83,12 @@ struct Product<'a> {
 
 impl Product<'_> {
     fn run<C: Stored>(self, c: &mut [C]) {
-        let turn = self.b.outline().cols > 2 * self.a.outline().rows;
+        let turn = self.b.extent().cols > 2 * self.a.extent().rows;
         let of = if turn { Self { a: self.b.turned(), b: self.a.turned(), ..self } } else { self };
         let Self { context, has, a, b, bias, add } = of;
-        let (outline, n) = (a.outline(), b.outline().cols);
+        let (of_a, n) = (a.extent(), b.extent().cols);
         let form = if has.is_some() { Form::Pairs } else { Form::Singles };
-        let (m, depth) = (outline.rows, outline.cols.div_ceil(form.terms()));
+        let (m, depth) = (of_a.rows, of_a.cols.div_ceil(form.terms()));
         let mut packed = context.scratch(n.next_multiple_of(LANES) * depth);
         context.run_chunks(&mut packed, COLUMNS * depth, |panel, to| {
             let first = panel * COLUMNS;
