@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use candle_core::Tensor;
 
 use super::first_steps::{FirstStepRange, FirstSteps};
+use super::moments::Moments;
 use super::offload::{BucketUpdate, each_owned};
-use super::{Optimizer, OptimizerState, StateLocation};
+use super::{Optimizer, StateLocation};
 use crate::backend::{AdamOptions, ParamUpdate, ScaledStep};
 use crate::store::{FlatStorage, OwnedGroup, ParamBucket};
 use crate::{Context, Result};
@@ -23,8 +24,7 @@ pub struct Adam {
     /// The number of skipped steps among these.
     left_out: u64,
     first_steps: FirstSteps,
-    first: OptimizerState,
-    second: OptimizerState,
+    moments: Moments,
 }
 
 impl Adam {
@@ -38,8 +38,7 @@ impl Adam {
             steps: 0,
             left_out: 0,
             first_steps: FirstSteps::default(),
-            first: OptimizerState::new("exp_avg"),
-            second: OptimizerState::new("exp_avg_sq"),
+            moments: Moments::new(["exp_avg", "exp_avg_sq"]),
         }
     }
 
@@ -50,9 +49,8 @@ impl Adam {
 
     /// Sets the location of the state.
     #[must_use]
-    pub fn with_state_location(mut self, at: StateLocation) -> Self {
-        (self.first, self.second) = (self.first.kept_at(at.clone()), self.second.kept_at(at));
-        self
+    pub fn with_state_location(self, at: StateLocation) -> Self {
+        Self { moments: self.moments.kept_at(at), ..self }
     }
 }
 
@@ -77,7 +75,7 @@ impl Optimizer for Adam {
             step: steps.saturating_sub(before).max(1),
         };
         let first_steps = &self.first_steps;
-        let mut kinds = [&mut self.first, &mut self.second];
+        let mut kinds = self.moments.both();
         each_owned(params, &mut kinds, context, |BucketUpdate { param, values, grads, states, backend }| {
             for group in param.owned_groups() {
                 for FirstStepRange { range, before } in first_steps.split(param, group.range.clone()) {
@@ -102,29 +100,25 @@ impl Optimizer for Adam {
     }
 
     fn reserve(&mut self, params: &[ParamBucket]) -> Result<()> {
-        self.first.reserve(params)?;
-        self.second.reserve(params)
+        self.moments.reserve(params)
     }
 
     fn kinds(&self) -> Vec<&'static str> {
-        vec![self.first.kind(), self.second.kind()]
+        self.moments.kinds().to_vec()
     }
 
     fn state(&self, params: &[ParamBucket]) -> Result<(u64, Vec<(String, Tensor)>)> {
-        let mut all = self.first.named(params)?;
-        all.extend(self.second.named(params)?);
-        Ok((self.steps - self.left_out, all))
+        Ok((self.steps - self.left_out, self.moments.named(params)?))
     }
 
     fn load_state(&mut self, params: &[ParamBucket], steps: u64, tensors: &[(String, Tensor)]) -> Result<()> {
         (self.steps, self.left_out) = (steps, 0);
-        let kind = self.first.kind();
+        let [kind, _] = self.moments.kinds();
         let names = tensors
             .iter()
             .filter_map(|(name, _)| name.strip_prefix(kind)?.strip_prefix('.').map(str::to_owned));
         self.first_steps.add(names);
-        self.first.load(params, tensors)?;
-        self.second.load(params, tensors).map(drop)
+        self.moments.load(params, tensors)
     }
 
     fn first_steps(&self) -> BTreeMap<String, u64> {
@@ -136,6 +130,6 @@ impl Optimizer for Adam {
     }
 
     fn state_bytes(&self) -> usize {
-        self.first.bytes() + self.second.bytes()
+        self.moments.bytes()
     }
 }

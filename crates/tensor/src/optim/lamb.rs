@@ -2,9 +2,10 @@
 
 use candle_core::Tensor;
 
+use super::moments::Moments;
 use super::offload::{BucketUpdate, each_owned, each_owned_unchanged};
 use super::param_norms::{Operand, ParamNorms};
-use super::{Optimizer, OptimizerState, StateLocation};
+use super::{Optimizer, StateLocation};
 use crate::backend::{Array, LambOptions, ParamUpdate, ScaledStep};
 use crate::store::{FlatStorage, OwnedGroup, ParamBucket};
 use crate::{Context, Result, TensorError};
@@ -23,8 +24,7 @@ pub struct Lamb {
     steps: u64,
     /// The number of skipped steps among these.
     left_out: u64,
-    first: OptimizerState,
-    second: OptimizerState,
+    moments: Moments,
     is_exact: bool,
     /// The norms of the next step.
     norms: Option<ParamNorms>,
@@ -39,8 +39,7 @@ impl Lamb {
             weight_decay,
             steps: 0,
             left_out: 0,
-            first: OptimizerState::new("exp_avg"),
-            second: OptimizerState::new("exp_avg_sq"),
+            moments: Moments::new(["exp_avg", "exp_avg_sq"]),
             is_exact: false,
             norms: None,
         }
@@ -48,9 +47,8 @@ impl Lamb {
 
     /// Sets the location of the state.
     #[must_use]
-    pub fn with_state_location(mut self, at: StateLocation) -> Self {
-        (self.first, self.second) = (self.first.kept_at(at.clone()), self.second.kept_at(at));
-        self
+    pub fn with_state_location(self, at: StateLocation) -> Self {
+        Self { moments: self.moments.kept_at(at), ..self }
     }
 
     /// Sets whether norms are summed exactly, so that their bits do not depend on the partition among ranks. Parameters
@@ -78,9 +76,9 @@ impl Lamb {
         scaled: Option<&ScaledStep>,
         context: &Context,
     ) -> Result<ParamNorms> {
-        let norms = ParamNorms::new(params, self.first.at(), self.is_exact)?;
+        let norms = ParamNorms::new(params, self.moments.at(), self.is_exact)?;
         let options = self.options(0.0);
-        let mut kinds = [&mut self.first, &mut self.second];
+        let mut kinds = self.moments.both();
         each_owned_unchanged(params, &mut kinds, context, |bucket| {
             let BucketUpdate { param, values, grads, states, backend } = bucket;
             for group in param.owned_groups().into_iter().filter(|group| group.decay) {
@@ -148,7 +146,7 @@ impl Optimizer for Lamb {
         let norms = self.take_norms(params, scaled, context)?;
         let options = self.options(lr);
         self.steps += 1;
-        let mut kinds = [&mut self.first, &mut self.second];
+        let mut kinds = self.moments.both();
         each_owned(params, &mut kinds, context, |BucketUpdate { param, values, grads, states, backend }| {
             for group in param.owned_groups() {
                 let at = group.range.clone();
@@ -181,27 +179,23 @@ impl Optimizer for Lamb {
     }
 
     fn reserve(&mut self, params: &[ParamBucket]) -> Result<()> {
-        self.first.reserve(params)?;
-        self.second.reserve(params)
+        self.moments.reserve(params)
     }
 
     fn kinds(&self) -> Vec<&'static str> {
-        vec![self.first.kind(), self.second.kind()]
+        self.moments.kinds().to_vec()
     }
 
     fn state(&self, params: &[ParamBucket]) -> Result<(u64, Vec<(String, Tensor)>)> {
-        let mut all = self.first.named(params)?;
-        all.extend(self.second.named(params)?);
-        Ok((self.steps - self.left_out, all))
+        Ok((self.steps - self.left_out, self.moments.named(params)?))
     }
 
     fn load_state(&mut self, params: &[ParamBucket], steps: u64, tensors: &[(String, Tensor)]) -> Result<()> {
         (self.steps, self.left_out, self.norms) = (steps, 0, None);
-        self.first.load(params, tensors)?;
-        self.second.load(params, tensors).map(drop)
+        self.moments.load(params, tensors)
     }
 
     fn state_bytes(&self) -> usize {
-        self.first.bytes() + self.second.bytes()
+        self.moments.bytes()
     }
 }

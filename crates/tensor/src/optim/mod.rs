@@ -12,6 +12,7 @@ mod lamb;
 mod lion;
 mod location;
 mod loss_scale;
+mod moments;
 mod muon;
 mod offload;
 mod param_norms;

@@ -4,12 +4,13 @@ use std::ops::Range;
 
 use candle_core::{Shape, Tensor};
 
+use super::moments::Moments;
 use super::offload::{BucketUpdate, each_owned};
-use super::{Optimizer, OptimizerState, StateLocation};
+use super::{Optimizer, StateLocation};
 use crate::backend::{
     AdamOptions, Array, ArrayBackend, BinaryOp, Factor, MatrixProduct, ParamUpdate, ScaledStep, SgdOptions,
 };
-use crate::store::{BucketEntry, OwnedGroup, ParamBucket};
+use crate::store::{BucketEntry, FlatStorage, OwnedGroup, ParamBucket};
 use crate::{Context, Precision, Result, TensorError};
 
 /// The polynomial a·x + b·x³ + c·x⁵ that takes singular values towards 1 (Jordan 2024), and how often it is applied.
@@ -34,8 +35,7 @@ pub struct Muon {
     weight_decay: f64,
     precision: Precision,
     steps: u64,
-    first: OptimizerState,
-    second: OptimizerState,
+    moments: Moments,
 }
 
 impl Muon {
@@ -48,16 +48,14 @@ impl Muon {
             weight_decay,
             precision: Precision::F32,
             steps: 0,
-            first: OptimizerState::new("exp_avg"),
-            second: OptimizerState::new("exp_avg_sq_of_vectors"),
+            moments: Moments::new(["exp_avg", "exp_avg_sq_of_vectors"]),
         }
     }
 
     /// Sets the location of the state.
     #[must_use]
-    pub fn with_state_location(mut self, at: StateLocation) -> Self {
-        (self.first, self.second) = (self.first.kept_at(at.clone()), self.second.kept_at(at));
-        self
+    pub fn with_state_location(self, at: StateLocation) -> Self {
+        Self { moments: self.moments.kept_at(at), ..self }
     }
 
     /// Sets the precision of the products that make matrices orthogonal; PyTorch's are bf16.
@@ -94,18 +92,19 @@ impl Step {
             others = Some(match others {
                 Some(range) if range.end == entry.range.start => range.start..entry.range.end,
                 before => {
-                    before.map_or(Ok(()), |range| step.others(update, range))?;
+                    before.map_or(Ok(()), |range| step.others(update, &range))?;
                     entry.range.clone()
                 }
             });
         }
-        others.map_or(Ok(()), |range| step.others(update, range))
+        others.map_or(Ok(()), |range| step.others(update, &range))
     }
 
     /// Steps elements as AdamW.
-    fn others(&self, update: &BucketUpdate<'_>, range: Range<usize>) -> Result<()> {
-        let (weights, grads) = (update.values.narrow(range.clone())?, update.grads.narrow(range.clone())?);
-        let (first, second) = (update.states[0].narrow(range.clone())?, update.states[1].narrow(range)?);
+    fn others(&self, update: &BucketUpdate<'_>, range: &Range<usize>) -> Result<()> {
+        let part = |flat: &FlatStorage| flat.narrow(range.clone());
+        let (weights, grads) = (part(&update.values)?, part(&update.grads)?);
+        let (first, second) = (part(&update.states[0])?, part(&update.states[1])?);
         let of = ParamUpdate { weights: weights.array(), grads: grads.array(), scaled: None };
         update.backend.adam_step(self.adam, of, [first.array(), second.array()])
     }
@@ -119,22 +118,21 @@ impl Step {
             });
         };
         let (cols, backend) = (second * further.iter().product::<usize>(), update.backend);
-        let flat = [&update.grads, &update.states[0]].map(|flat| flat.narrow(entry.range.clone()));
-        let [grad, momentum] = flat;
-        let (grad, momentum) = (grad?, momentum?);
-        let mixed = |a: &Array, of_a: f64, b: &Array| {
-            let (a, b) = (backend.affine(a, of_a, 0.0)?, backend.affine(b, 1.0 - of_a, 0.0)?);
-            backend.binary(BinaryOp::Add, &a, &b)
+        let part = |flat: &FlatStorage| flat.narrow(entry.range.clone());
+        let (weights, grads, mean) = (part(&update.values)?, part(&update.grads)?, part(&update.states[0])?);
+        // The mean of gradients moves towards the gradient, and the direction is the gradient moved towards the mean.
+        let mixed = || {
+            let kept = backend.affine(mean.array(), self.momentum, 0.0)?;
+            let new = backend.affine(grads.array(), 1.0 - self.momentum, 0.0)?;
+            backend.binary(BinaryOp::Add, &kept, &new)
         };
-        let turned = mixed(momentum.array(), self.momentum, grad.array())?;
-        backend.copy(momentum.array(), &turned)?;
-        let direction = mixed(momentum.array(), self.momentum, grad.array())?;
+        backend.copy(mean.array(), &mixed()?)?;
+        let direction = mixed()?;
         let direction = orthogonal(backend, &direction, [rows, cols], self.precision)?;
         let lr = self.lr * ADAM_RMS * (rows.max(cols) as f64).sqrt();
         // Decoupled decay: w − lr·decay·w is the step of a decay that counts with the adjusted rate.
         let weight_decay = if lr > 0.0 { self.lr * self.weight_decay / lr } else { 0.0 };
         let options = SgdOptions { lr, momentum: 0.0, nesterov: false, weight_decay, first: false };
-        let weights = update.values.narrow(entry.range.clone())?;
         let of = ParamUpdate { weights: weights.array(), grads: &direction, scaled: None };
         backend.sgd_step(options, of, None)
     }
@@ -190,7 +188,7 @@ impl Optimizer for Muon {
         let &mut Self { momentum, betas, eps, weight_decay, precision, steps, .. } = self;
         let adam = AdamOptions { lr, betas, eps, weight_decay, decoupled: true, step: steps };
         let step = Step { lr, momentum, weight_decay, precision, adam };
-        let mut kinds = [&mut self.first, &mut self.second];
+        let mut kinds = self.moments.both();
         each_owned(params, &mut kinds, context, |update| {
             let entries = update.param.owned_entries();
             let mut groups = update.param.owned_groups().into_iter();
@@ -205,27 +203,23 @@ impl Optimizer for Muon {
     }
 
     fn reserve(&mut self, params: &[ParamBucket]) -> Result<()> {
-        self.first.reserve(params)?;
-        self.second.reserve(params)
+        self.moments.reserve(params)
     }
 
     fn kinds(&self) -> Vec<&'static str> {
-        vec![self.first.kind(), self.second.kind()]
+        self.moments.kinds().to_vec()
     }
 
     fn state(&self, params: &[ParamBucket]) -> Result<(u64, Vec<(String, Tensor)>)> {
-        let mut all = self.first.named(params)?;
-        all.extend(self.second.named(params)?);
-        Ok((self.steps, all))
+        Ok((self.steps, self.moments.named(params)?))
     }
 
     fn load_state(&mut self, params: &[ParamBucket], steps: u64, tensors: &[(String, Tensor)]) -> Result<()> {
         self.steps = steps;
-        self.first.load(params, tensors)?;
-        self.second.load(params, tensors).map(drop)
+        self.moments.load(params, tensors)
     }
 
     fn state_bytes(&self) -> usize {
-        self.first.bytes() + self.second.bytes()
+        self.moments.bytes()
     }
 }
