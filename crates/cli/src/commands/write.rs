@@ -218,7 +218,6 @@ fn print(writing: &Writing, WrittenTexts { texts, text_use }: &WrittenTexts) {
         if texts.len() > 1 {
             out(&format!("[{}{score}]", number + 1));
         }
-        let before = if *text_use == TextUse::Continue { writing.prompts[text.prompt].as_str() } else { "" };
-        out(&format!("{before}{}", text.text));
+        out(&writing.whole(text, *text_use));
     }
 }

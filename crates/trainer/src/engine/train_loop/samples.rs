@@ -92,11 +92,7 @@ fn write_texts(
     let texts = training.write(tape, writing, &mut |_| {})?.unwrap_or_default();
     let mut all = String::new();
     for (number, text) in texts.iter().enumerate() {
-        let before = if text_use == TextUse::Continue { writing.prompts[text.prompt].as_str() } else { "" };
-        all += &format!("[{}]\n{before}{}\n", number + 1, text.text);
-    }
-    if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder).map_err(RunError::io("create", folder))?;
+        all += &format!("[{}]\n{}\n", number + 1, writing.whole(text, text_use));
     }
     write_aside(path, all.as_bytes()).map_err(RunError::io("write", path))?;
     Ok(true)

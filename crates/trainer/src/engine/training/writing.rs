@@ -19,6 +19,16 @@ pub struct Writing {
     pub seed: u64,
 }
 
+impl Writing {
+    /// Returns a text as readers want it: a continuation after its prompt.
+    pub fn whole(&self, text: &WrittenText, text_use: TextUse) -> String {
+        match text_use {
+            TextUse::Continue => format!("{}{}", self.prompts[text.prompt], text.text),
+            TextUse::Fill | TextUse::Translate => text.text.clone(),
+        }
+    }
+}
+
 /// The way that the next token is chosen.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum TokenChoice {
