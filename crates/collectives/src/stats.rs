@@ -14,6 +14,9 @@ pub struct CommStats {
     pub operations: u64,
     /// Bytes sent to other ranks, with headers.
     pub bytes_sent: u64,
+    /// The part of them with which a thread of its own answered requests for other ranks' steps, at any time: also between steps of
+    /// this rank.
+    pub bytes_answered: u64,
     /// Bytes received from other ranks, with headers.
     pub bytes_received: u64,
     /// Seconds that the communication thread worked or waited for peers.
@@ -29,6 +32,7 @@ impl std::ops::Add for CommStats {
         Self {
             operations: self.operations + other.operations,
             bytes_sent: self.bytes_sent + other.bytes_sent,
+            bytes_answered: self.bytes_answered + other.bytes_answered,
             bytes_received: self.bytes_received + other.bytes_received,
             seconds_busy: self.seconds_busy + other.seconds_busy,
             seconds_exposed: self.seconds_exposed + other.seconds_exposed,

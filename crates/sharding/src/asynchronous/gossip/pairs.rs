@@ -40,6 +40,8 @@ struct State {
     answered: u64,
     left: usize,
     bytes_sent: u64,
+    /// The part of them that answered neighbours.
+    bytes_answered: u64,
     bytes_received: u64,
     failed: Option<String>,
 }
@@ -152,6 +154,7 @@ impl Pairs {
         let state = self.state();
         CommStats {
             bytes_sent: state.bytes_sent,
+            bytes_answered: state.bytes_answered,
             bytes_received: state.bytes_received,
             ..CommStats::default()
         }
@@ -211,7 +214,9 @@ fn hear(pairs: &Pairs, from: usize, message: Message) -> Result<bool> {
                 *own += *difference;
             }
             let about = (Kind::Answer, message.number, at);
-            state.bytes_sent += Message::send_values(&pairs.mail, from, CHANNEL, about, &differences)?;
+            let sent = Message::send_values(&pairs.mail, from, CHANNEL, about, &differences)?;
+            state.bytes_sent += sent;
+            state.bytes_answered += sent;
         }
         Kind::Answer if fits => {
             state.own[at].iter_mut().zip(message.values).for_each(|(own, difference)| *own -= difference);

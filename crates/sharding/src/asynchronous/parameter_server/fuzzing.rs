@@ -95,7 +95,7 @@ pub(crate) fn server_hears(choice: Choice, said: &[InjectedMessage]) -> Result<(
     }
     let lead = server.look(|store| store.leads().max()).unwrap_or(0);
     assert!(bound.is_none_or(|bound| lead <= bound), "a worker was {lead} steps ahead");
-    assert_eq!(server.bytes_sent() > 0, told > 0);
+    assert_eq!(server.stats().bytes_sent > 0, told > 0);
     let (version, clocks) = server.clocks();
     assert!(version >= 3 && clocks.len() == WORKERS);
     server.close(&mut |_| Ok(())).map(drop)

@@ -564,13 +564,14 @@ impl Observed for ParameterServer {
     fn stats(&self) -> CommStats {
         let state = self.state();
         let mail = CommStats {
-            bytes_sent: state.bytes_sent + self.server.as_ref().map_or(0, |server| server.bytes_sent()),
+            bytes_sent: state.bytes_sent,
             bytes_received: state.bytes_received,
             seconds_exposed: state.waited.as_secs_f64(),
             seconds_busy: state.waited.as_secs_f64(),
             ..CommStats::default()
         };
-        self.replica.comm.stats() + mail
+        let server = self.server.as_ref().map(|server| server.stats()).unwrap_or_default();
+        self.replica.comm.stats() + mail + server
     }
 
     fn sync_stats(&self) -> SyncStats {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use candle_core::{Device, Tensor};
-use phalanx_collectives::{CommError, Communicator};
+use phalanx_collectives::{CommError, CommStats, Communicator};
 use phalanx_tensor::{FlatStorage, ParamBucket, ParamState};
 
 use super::encoded::{Encoding, RoundedValues};
@@ -63,6 +63,8 @@ struct ServerState {
     /// The last pulled version, if values are sent rounded.
     rounded: Option<RoundedValues>,
     bytes_sent: u64,
+    /// The part of them that answered pulls.
+    bytes_answered: u64,
     failed: Option<String>,
     /// True if later messages are ignored.
     closed: bool,
@@ -131,6 +133,7 @@ impl Server {
             summed: None,
             rounded: None,
             bytes_sent: 0,
+            bytes_answered: 0,
             failed: None,
             closed: false,
         };
@@ -306,8 +309,10 @@ impl Server {
         (held + 4 * (pushed + pulled)) as u64 + state.rounded.as_ref().map_or(0, RoundedValues::bytes)
     }
 
-    pub(super) fn bytes_sent(&self) -> u64 {
-        self.state().bytes_sent
+    /// The bytes that were sent.
+    pub(super) fn stats(&self) -> CommStats {
+        let ServerState { bytes_sent, bytes_answered, .. } = *self.state();
+        CommStats { bytes_sent, bytes_answered, ..CommStats::default() }
     }
 
     /// Handles a worker's message. Returns true if the last worker has left.
@@ -473,23 +478,29 @@ impl Server {
                 return Ok(());
             };
             match act {
-                Act::Pull => {
-                    state.store.pull(worker);
-                    let version = state.store.version();
-                    self.round(state, version)?;
-                    self.remember(state, worker)?;
-                    if message.number == version {
-                        let unchanged = Message::of(Kind::Unchanged, version);
-                        state.bytes_sent += unchanged.send(&self.mail, worker, TO_WORKER)?;
-                    } else if state.rounded.is_some() {
-                        self.send_rounded(state, worker, version)?;
-                    } else {
-                        self.send_values(state, worker, version)?;
-                    }
-                }
+                Act::Pull => self.answer_pull(state, worker, message.number)?,
                 Act::Push => self.change_by(state, worker, StepEnd::of(&message))?,
             }
         }
+    }
+
+    /// Sends the values to a worker that has those of version `known`.
+    fn answer_pull(&self, state: &mut ServerState, worker: usize, known: u64) -> Result<()> {
+        let before = state.bytes_sent;
+        state.store.pull(worker);
+        let version = state.store.version();
+        self.round(state, version)?;
+        self.remember(state, worker)?;
+        if known == version {
+            let unchanged = Message::of(Kind::Unchanged, version);
+            state.bytes_sent += unchanged.send(&self.mail, worker, TO_WORKER)?;
+        } else if state.rounded.is_some() {
+            self.send_rounded(state, worker, version)?;
+        } else {
+            self.send_values(state, worker, version)?;
+        }
+        state.bytes_answered += state.bytes_sent - before;
+        Ok(())
     }
 
     /// Updates the values by the gradients of one worker.

@@ -12,6 +12,24 @@ pub(super) struct Meter {
     whole: StepCost,
     /// Seconds of training before this process began or resumed.
     seconds_before: f64,
+    answers: Answers,
+}
+
+/// Bytes that answered requests for other ranks' steps.
+#[derive(Debug, Clone, Copy, Default)]
+struct Answers {
+    /// All of them.
+    sum: u64,
+    /// What the current world's counter had when it was last read.
+    counter: u64,
+}
+
+impl Answers {
+    /// These after the counter has this value. The counter begins at 0 again in a world that has changed.
+    fn at(self, counter: u64) -> Self {
+        let new = counter.checked_sub(self.counter).unwrap_or(counter);
+        Self { sum: self.sum + new, counter }
+    }
 }
 
 /// The cost of one step or of several.
@@ -25,7 +43,7 @@ pub(super) struct StepCost {
     pub(super) communication: Duration,
     /// The part of `steps` in which the communication thread worked, overlapped or not.
     pub(super) busy: Duration,
-    /// Bytes sent to other ranks.
+    /// Bytes sent to other ranks, without answers to their requests.
     pub(super) sent: u64,
     /// Samples over all ranks.
     pub(super) samples: usize,
@@ -82,10 +100,16 @@ impl Meter {
         self.seconds_before
     }
 
-    /// Adds one step.
-    pub(super) fn add(&mut self, step: &StepCost) {
+    /// Adds one step, after which the rank had answered requests by this many bytes.
+    pub(super) fn add(&mut self, step: &StepCost, bytes_answered: u64) {
         self.window.add(step);
         self.whole.add(step);
+        self.answers = self.answers.at(bytes_answered);
+    }
+
+    /// The bytes sent for steps of any rank since this process began, if this rank has answered requests by this many now.
+    pub(super) fn step_bytes(&self, bytes_answered: u64) -> u64 {
+        self.whole.sent + self.answers.at(bytes_answered).sum
     }
 
     /// Returns the cost since the last call.

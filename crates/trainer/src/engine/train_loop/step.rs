@@ -97,7 +97,9 @@ impl StepRunner {
         // The communicator counts all waiting, also that of batch norms in the middle of the model.
         unread.traffic = distributed.traffic(state.networks());
         let traffic = unread.traffic - traffic_before;
-        (cost.communication, cost.busy, cost.sent) = (traffic.exposed, traffic.busy, traffic.bytes_sent);
+        (cost.communication, cost.busy) = (traffic.exposed, traffic.busy);
+        // Answers are counted apart, because they do not keep to this rank's steps.
+        cost.sent = traffic.bytes_sent.saturating_sub(traffic.bytes_answered);
         (cost.samples, cost.weight) = (samples.global_samples, samples.global_weight);
         unread.cost = cost;
         unread.report.memory_bytes = measured_memory();

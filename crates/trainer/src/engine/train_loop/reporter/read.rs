@@ -53,7 +53,7 @@ impl Reporter {
         }
         // If a device computes, this is where the host waits for it.
         cost.steps += clock.now().saturating_sub(begun);
-        self.meter.add(&cost);
+        self.meter.add(&cost, traffic.bytes_answered);
         self.resources.update(report.step, &self.meter, &traffic, view.state);
         report.samples_per_second = cost.rate();
         report.units = cost.unit_rate(view.state.training.outline().weight_unit);

@@ -133,7 +133,7 @@ impl Reporter {
             whole.busy.saturating_sub(whole.communication).as_secs_f64(),
             whole.data.as_secs_f64(),
             whole.steps.as_secs_f64(),
-            whole.sent as f64,
+            self.meter.step_bytes(traffic.bytes_answered) as f64,
             state.networks().map(Network::peak_gathered_bytes).sum::<u64>() as f64,
         ]
     }
