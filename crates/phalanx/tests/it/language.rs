@@ -59,6 +59,24 @@ fn every_strategy_gives_the_losses_of_one_rank() {
 }
 
 #[test]
+fn a_prompt_that_the_model_cannot_take_is_refused_before_the_first_step() {
+    let place = Place::new();
+    let run = format!("{GPT} --set model.texts=40 --steps 2 --set sample.tokens=4");
+    for ranks in ["--ranks 1", "--ranks 2 --strategy fsdp"] {
+        let said = place.fail(&format!("{run} {ranks} --set sample.prompts=[\"zebra\"] --out wrong"));
+        assert!(
+            said.contains("sample.prompts: \"zebra\": ") && said.contains("46 of the vocabulary"),
+            "{said}"
+        );
+        assert!(!place.path("wrong/metrics.jsonl").exists());
+    }
+    place.succeed(&format!("{run} --ranks 2 --strategy fsdp --set sample.prompts=[\"two\",\"a\"] --out run"));
+    let texts = std::fs::read_to_string(place.path("run/samples/step-00000002.txt"));
+    let texts = texts.expect("the texts of the last step");
+    assert!(texts.starts_with("[1]\ntwo") && texts.contains("\n[2]\na"), "{texts}");
+}
+
+#[test]
 fn muon_steps_whole_matrices_on_any_number_of_ranks() {
     let place = Place::new();
     let muon = "--set optim.kind=muon --set optim.momentum=0.95 --set model.texts=40";

@@ -7,6 +7,7 @@ use phalanx_tensor::Key;
 use super::environment::Environment;
 use super::reporter::{Reporter, RunView};
 use super::requests::Requests;
+use super::samples::check_prompts;
 use super::saving::Saving;
 use super::selection::{Selection, check_measure};
 use super::state::TrainState;
@@ -164,6 +165,7 @@ impl<'a> Run<'a> {
             true => self.join()?,
             false => {
                 let weights = self.resume()?;
+                check_prompts(&self.env, &self.distributed, &mut self.state)?;
                 self.accept_configuration(task, resolved, weights.as_ref())?;
             }
         }

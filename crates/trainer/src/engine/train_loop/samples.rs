@@ -14,6 +14,29 @@ use crate::engine::distributed::Distributed;
 use crate::engine::inference::{GridStyle, draw, draw_restored};
 use crate::engine::training::{AnyTraining, Drawing, ImageSource, TokenChoice, Writing};
 
+/// Writes a token for each configured prompt of texts: one that the model cannot take is refused before the first step, not when
+/// samples are due. All ranks call this together.
+pub(super) fn check_prompts(
+    env: &Environment<'_>,
+    distributed: &Distributed,
+    state: &mut TrainState,
+) -> Result<(), TrainError> {
+    let is_text = matches!(SampleKind::of(&*state.training, &env.config.sample), Some(SampleKind::Texts(_)));
+    if !is_text || env.config.sample.prompts.is_empty() {
+        return Ok(());
+    }
+    let session = env.evaluation_session(state.listener());
+    state.with_averages(|training| {
+        let prompts = env.config.sample.prompts.iter().filter(|_| distributed.rank() == 0);
+        for prompt in prompts {
+            let writing = Writing { prompts: vec![prompt.clone()], max_tokens: 1, ..writing_of(env) };
+            let written = training.write(&Tape::forward_only(session.clone()), &writing, &mut |_| {});
+            written.map_err(|error| TrainError::Setup(format!("sample.prompts: {prompt:?}: {error}")))?;
+        }
+        Ok(())
+    })
+}
+
 /// Writes samples for the configured prompts, or for captions of the test split. Returns false on ranks other than 0, which only
 /// contribute parameters. All ranks call this together.
 pub(super) fn write_samples(
