@@ -20,7 +20,7 @@ pub(super) struct Meter {
 struct Answers {
     /// All of them.
     sum: u64,
-    /// What the current world's counter had when it was last read.
+    /// The last value of the counter of the current world.
     counter: u64,
 }
 
