@@ -33,7 +33,7 @@ use serde_json::{Map, Value};
 
 pub use checksum::Checksum;
 pub use error::CheckpointError;
-pub use export::ExportCount;
+pub use export::{ExportCount, ExportOptions, Renaming};
 pub use file_entry::FileEntry;
 pub use hashes::Hashes;
 pub use index::Index;

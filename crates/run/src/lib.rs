@@ -95,7 +95,7 @@ pub use summary_table::{aligned, finished};
 pub use synchrony_picture::synchrony_svg;
 pub use tensorboard::EventFile;
 pub use usage_line::{GpuLine, MemoryLine, TimeLine, TransferLine, UsageLine};
-pub use weights::{NewTensor, WeightsRecord, WeightsSummary};
+pub use weights::{AdaptersRecord, NewTensor, WeightsRecord, WeightsSummary};
 
 /// The examples of this crate's README, as tests.
 #[cfg(doctest)]

@@ -36,6 +36,18 @@ pub struct WeightsRecord {
     pub new: Vec<NewTensor>,
     /// The names of the tensors in the weights that the model does not have.
     pub left: Vec<String>,
+    /// The adapters of the model, unless they are among the weights or there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adapters: Option<AdaptersRecord>,
+}
+
+/// The adapters that are trained in place of weights.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct AdaptersRecord {
+    /// The layers that have one.
+    pub layers: Vec<String>,
+    /// The folder that they were read from; `null` if they are new.
+    pub path: Option<String>,
 }
 
 /// The weights that a run began with, in a [`super::Summary`].
@@ -84,6 +96,13 @@ impl WeightsRecord {
         }
         if !self.left.is_empty() {
             line += &format!("; {} of the file not used", tensors(self.left.len()));
+        }
+        if let Some(AdaptersRecord { layers, path }) = &self.adapters {
+            let layers = if layers.len() == 1 { "1 layer" } else { &format!("{} layers", layers.len()) };
+            line += &match path {
+                Some(path) => format!("; adapters of {layers} from {path}"),
+                None => format!("; new adapters of {layers}"),
+            };
         }
         line
     }
@@ -171,6 +190,9 @@ mod tests {
         (record.step, record.averages, record.left) = (Some(30), true, vec!["x".to_owned()]);
         let line = "weights w (averages after step 30): 2 tensors loaded, head fc.weight and 2 others made new; 1 tensor of the file not used";
         assert_eq!(record.describe(), line);
+        let adapters = AdaptersRecord { layers: vec!["q".to_owned(), "v".to_owned()], path: None };
+        record.adapters = Some(adapters);
+        assert_eq!(record.describe(), format!("{line}; new adapters of 2 layers"));
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("weights.json");
         record.write(&path).expect("writes");

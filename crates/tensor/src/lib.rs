@@ -93,9 +93,9 @@ pub use phalanx_kernels::{Context, Level};
 pub use precision::Precision;
 pub use rng::Key;
 pub use store::{
-    BucketEntry, Buffer, BuildOptions, FlatStorage, GradState, LoadReport, NamePattern, OwnedGroup, Param,
-    ParamBucket, ParamGroup, ParamRules, ParamState, ParamStore, RateRule, Scope, StoreBuilder,
-    UnreducedGrads,
+    AdaptedLayer, AdapterRule, BucketEntry, Buffer, BuildOptions, FlatStorage, GradState, LoadReport,
+    NamePattern, OwnedGroup, Param, ParamBucket, ParamGroup, ParamRules, ParamState, ParamStore, RateRule,
+    Scope, StoreBuilder, UnreducedGrads,
 };
 pub use tape::{
     Block, Grads, Graph, GraphInput, GraphNode, GraphPort, KeptWeights, Listener, LossFactor, Op, Recompute,

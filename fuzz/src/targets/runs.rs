@@ -10,7 +10,7 @@ use image::ImageFormat;
 use phalanx::Program;
 use phalanx::STUDIES;
 use phalanx::sweep::{SweepFile, Trials};
-use phalanx_checkpoint::{Checkpoint, MODEL, NewFile, NewPiece, Region, StagingFolder};
+use phalanx_checkpoint::{Checkpoint, ExportOptions, MODEL, NewFile, NewPiece, Region, StagingFolder};
 use phalanx_fuzz_harness::files::{self, folder};
 use phalanx_report::live::Server;
 use phalanx_report::{Options, Report};
@@ -73,7 +73,8 @@ fn read_checkpoint(bytes: &[u8]) {
         }
     }
     let _ = (checkpoint.hashes(), checkpoint.computed_hashes());
-    let _ = checkpoint.export(&place.path().join("out.safetensors"), true, &[]);
+    let options = ExportOptions { averages: true, ..ExportOptions::default() };
+    let _ = checkpoint.export(&place.path().join("out.safetensors"), &options);
 }
 
 pub(super) const CHECKPOINT: Target = Target {

@@ -1,5 +1,6 @@
 //! `phalanx export`: a trained model for other programs: safetensors, ONNX, or a folder as on Hugging Face's hub.
 
+mod adapters;
 mod card;
 mod folder;
 
@@ -13,12 +14,13 @@ use super::resolve::{configuration_of, task_alone};
 use super::trained_model::{NamedModel, description, find_checkpoint};
 use crate::Program;
 use crate::console::{err, out};
-use phalanx_checkpoint::{Checkpoint, EMA, ExportCount};
+use phalanx_checkpoint::{Checkpoint, EMA, ExportCount, ExportOptions, MODEL};
 use phalanx_run::format::bytes;
 use phalanx_run::{RunFolder, sync_folder};
+use phalanx_tensor::AdaptedLayer;
 use phalanx_trainer::config::Resolved;
 use phalanx_trainer::engine::{
-    CheckpointChoice, METADATA_KEY, ModelMetadata, Task, TrainedModel, export_onnx,
+    CheckpointChoice, METADATA_KEY, ModelAdapters, ModelMetadata, Task, TrainedModel, export_onnx,
 };
 
 /// Write a trained model for other programs: parameters and buffers as safetensors, under the names that PyTorch uses, a
@@ -41,6 +43,9 @@ pub(super) struct ExportArgs {
     /// Write the averaged parameters (train.ema) where there are some.
     #[arg(long)]
     ema: bool,
+    /// Write the adapters alone (lora.rank), as a folder that peft reads. Without it they are added to the weights.
+    #[arg(long)]
+    adapters: bool,
     /// ONNX: also write reference inputs and outputs, with which docs/check_onnx.py checks the model.
     #[arg(long, value_name = "FILE.safetensors")]
     check: Option<PathBuf>,
@@ -70,6 +75,12 @@ pub(super) fn run(program: &Program, args: &ExportArgs) -> Result<(), CliError> 
             return Err(CliError::Usage("--check is for ONNX; add --out FILE.onnx".to_owned()));
         }
         ending("--check", check, &["safetensors"])?;
+    }
+    if args.adapters {
+        if format != ExportFormat::Huggingface {
+            return Err(CliError::Usage("--adapters writes a folder; use --out FOLDER/".to_owned()));
+        }
+        return adapters::write(program, args);
     }
     match format {
         ExportFormat::Onnx => to_onnx(program, args),
@@ -115,6 +126,7 @@ struct Exported {
     resolved: Resolved,
     task: Task,
     metadata: ModelMetadata,
+    adapters: Option<ModelAdapters>,
 }
 
 impl Exported {
@@ -129,29 +141,45 @@ impl Exported {
         let task = task_alone(program, config)?;
         let model = TrainedModel::of_checkpoint(&task, checkpoint.clone(), &run, config);
         let classes = model.map_err(CliError::failed)?.classes;
+        let adapters = ModelAdapters::of(&task, config, classes.len()).map_err(CliError::failed)?;
         let metadata = ModelMetadata::new(config, classes, checkpoint.step(), averages);
-        Ok(Self { metadata: metadata.map_err(CliError::failed)?, checkpoint, run, resolved, task })
+        Ok(Self { metadata: metadata.map_err(CliError::failed)?, checkpoint, run, resolved, task, adapters })
+    }
+
+    /// The layers whose adapters are added to their weights.
+    fn merged(&self) -> &[AdaptedLayer] {
+        self.adapters.as_ref().map_or(&[], ModelAdapters::layers)
     }
 }
 
 /// Writes the weights, with the description of the model if its run is known.
 fn to_file(program: &Program, args: &ExportArgs) -> Result<(), CliError> {
     let (checkpoint, run) = find_checkpoint(&args.from, args.choice())?;
-    let entries = match run {
+    let exported = match run {
         Some(run) => match Exported::new(program, checkpoint.clone(), run, args.ema) {
-            Ok(exported) => vec![(METADATA_KEY, exported.metadata.to_json())],
+            Ok(exported) => Some(exported),
             // As where the run's images are gone, and it has no record of their classes.
             Err(error) => {
                 err(&format!("note: the file does not describe its model: {error}"));
-                Vec::new()
+                None
             }
         },
         None => {
             err("note: the checkpoint is outside of its run, so the file does not describe its model");
-            Vec::new()
+            None
         }
     };
-    let written = write_weights(&checkpoint, &args.out, args.ema, &entries)?;
+    let has_adapters = checkpoint.reader().tensors(MODEL).any(|(name, _)| name.ends_with(".lora_A.weight"));
+    if exported.is_none() && has_adapters {
+        let problem = "adapters are merged into weights by the run's configuration, which is unknown here";
+        return Err(CliError::failed(problem));
+    }
+    let metadata: Vec<_> =
+        exported.iter().map(|exported| (METADATA_KEY, exported.metadata.to_json())).collect();
+    let merged = exported.as_ref().map_or(&[][..], Exported::merged);
+    let options =
+        ExportOptions { averages: args.ema, metadata: &metadata, merged, ..ExportOptions::default() };
+    let written = write_weights(&checkpoint, &args.out, &options)?;
     out(&format!("{} ({written})", args.out.display()));
     Ok(())
 }
@@ -160,16 +188,20 @@ fn to_file(program: &Program, args: &ExportArgs) -> Result<(), CliError> {
 fn write_weights(
     checkpoint: &Checkpoint,
     file: &Path,
-    averages: bool,
-    metadata: &[(&str, String)],
+    options: &ExportOptions<'_>,
 ) -> Result<String, CliError> {
-    let count = checkpoint.export(file, averages, metadata).map_err(CliError::failed)?;
-    let ExportCount { tensors, averaged } = count;
+    let count = checkpoint.export(file, options).map_err(CliError::failed)?;
+    let (ExportCount { tensors, averaged }, averages) = (count, options.averages);
     if !averages && checkpoint.reader().tensors(EMA).next().is_some() {
         err("note: the run is evaluated with averages of its parameters; --ema exports these");
     }
     let averaged = if averages { format!(", {averaged} of them averages") } else { String::new() };
-    Ok(format!("{tensors} tensors{averaged}, after step {}", checkpoint.step()))
+    let merged = match options.merged.len() {
+        0 => String::new(),
+        1 => ", the adapter of 1 layer in its weight".to_owned(),
+        layers => format!(", the adapters of {layers} layers in their weights"),
+    };
+    Ok(format!("{tensors} tensors{averaged}{merged}, after step {}", checkpoint.step()))
 }
 
 /// Writes the folder.

@@ -207,7 +207,9 @@ fn runs_go_on_to_the_same_bits_in_the_middle_of_either_stage() {
         let folder = RunFolder::open(&place.path(run)).expect("a run");
         let checkpoint = phalanx_trainer::engine::newest_checkpoint(&folder).expect("complete");
         let out = place.path(&format!("{run}.safetensors"));
-        checkpoint.export(&out, true, &[]).expect("writes");
+        checkpoint
+            .export(&out, &phalanx_checkpoint::ExportOptions { averages: true, ..Default::default() })
+            .expect("writes");
         std::fs::read(out).expect("reads")
     };
     assert!(exported("whole") == exported("parts"), "averages or buffers differ");

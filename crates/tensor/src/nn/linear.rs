@@ -1,17 +1,20 @@
 //! The fully connected layer.
 
+use super::adapter::Adapter;
 use crate::init::Init;
 use crate::ops::{LinearWeight, WeightLayout};
 use crate::store::{Param, Scope};
 use crate::tape::{Tape, Value};
 use crate::{Result, ops};
 
-/// A linear layer y = x·Wᵀ + b, as `torch.nn.Linear`: parameters `weight` [O, I] and `bias` `[O]`.
+/// A linear layer y = x·Wᵀ + b, as `torch.nn.Linear`: parameters `weight` [O, I] and `bias` `[O]`. Rules of the scope may give it
+/// an adapter ([`crate::AdapterRule`]): parameters `lora_A.weight` [r, I] and `lora_B.weight` [O, r].
 #[derive(Debug, Clone)]
 pub struct Linear {
     weight: Param,
     layout: WeightLayout,
     bias: Option<Param>,
+    adapter: Option<Adapter>,
 }
 
 impl Linear {
@@ -60,7 +63,8 @@ impl Linear {
     ) -> Result<Self> {
         let weight = scope.param("weight", &layout.dims(inputs, outputs), weight)?;
         let bias = bias.map(|init| scope.param("bias", outputs, init)).transpose()?;
-        Ok(Self { weight, layout, bias })
+        let adapter = Adapter::new(scope, [inputs, outputs], layout)?;
+        Ok(Self { weight, layout, bias, adapter })
     }
 
     /// Maps [.., I] to [.., O].
@@ -70,6 +74,11 @@ impl Linear {
     pub fn forward(&self, tape: &Tape, x: &Value) -> Result<Value> {
         let bias = self.bias.as_ref().map(|bias| tape.param(bias)).transpose()?;
         let weight = &tape.param(&self.weight)?;
-        ops::linear_by(tape, x, LinearWeight { weight, layout: self.layout, bias: bias.as_ref() })
+        let weight = LinearWeight { weight, layout: self.layout, bias: bias.as_ref() };
+        let y = ops::linear_by(tape, x, weight)?;
+        match &self.adapter {
+            Some(adapter) => adapter.add(tape, x, &y),
+            None => Ok(y),
+        }
     }
 }

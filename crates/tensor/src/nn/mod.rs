@@ -2,6 +2,7 @@
 //!
 //! A layer holds handles, so cloning it is cheap and shares the parameters.
 
+mod adapter;
 mod attention;
 mod conv;
 mod embedding;

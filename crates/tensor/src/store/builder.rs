@@ -79,6 +79,7 @@ impl StoreBuilder {
             buffers: registry.buffers,
             buckets,
             by_name: registry.by_name,
+            adapted: registry.adapted,
         })
     }
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use candle_core::{DType, Shape};
 
 use super::BuildOptions;
-use super::spec::{ParamSpec, Trained};
+use super::spec::{ParamKind, ParamSpec, Trained};
 use crate::init::Init;
 
 /// A parameter of a [`super::ParamBucket`], or the elements of it that a rank owns.
@@ -135,7 +135,7 @@ pub(super) fn lay_out(params: &[&ParamSpec], options: &BuildOptions) -> Vec<Buck
                 range,
                 part: 0..param.shape.elem_count(),
                 is_turned: param.shape.rank() >= 2
-                    && !param.is_table
+                    && param.kind != ParamKind::Table
                     && !options.rules.keeps_unturned(&param.name, &param.block),
                 init: param.init,
             });

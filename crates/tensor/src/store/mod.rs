@@ -4,6 +4,7 @@
 //! ([`ParamBucket`]) and fills them. A [`Param`] is a handle: it has a name, a shape and a location, and reads its
 //! values from its bucket.
 
+mod adapters;
 mod bucket;
 mod buffer;
 mod builder;
@@ -11,11 +12,13 @@ mod flat_storage;
 mod layout;
 mod options;
 mod param;
+mod pattern;
 mod rules;
 mod scope;
 mod spec;
 mod state;
 
+pub use adapters::{AdaptedLayer, AdapterRule};
 pub use bucket::{GradState, ParamBucket, ParamState, UnreducedGrads};
 pub use buffer::Buffer;
 pub use builder::StoreBuilder;
@@ -23,7 +26,8 @@ pub use flat_storage::FlatStorage;
 pub use layout::{BucketEntry, OwnedGroup, ParamGroup};
 pub use options::BuildOptions;
 pub use param::Param;
-pub use rules::{NamePattern, ParamRules, RateRule};
+pub use pattern::NamePattern;
+pub use rules::{ParamRules, RateRule};
 pub use scope::Scope;
 pub use state::LoadReport;
 
@@ -40,6 +44,7 @@ pub struct ParamStore {
     buffers: Vec<Buffer>,
     buckets: Vec<ParamBucket>,
     by_name: BTreeMap<String, Entry>,
+    adapted: Vec<AdaptedLayer>,
 }
 
 /// The parameter or buffer of a name.
@@ -103,12 +108,26 @@ impl ParamStore {
         self.params.iter().map(Param::elem_count).sum()
     }
 
+    /// The layers that have adapters, in registration order.
+    pub fn adapted_layers(&self) -> &[AdaptedLayer] {
+        &self.adapted
+    }
+
     /// The patterns of rules that match no parameter.
     pub fn unmatched<'r>(&self, rules: &'r ParamRules) -> Vec<&'r NamePattern> {
         let matches = |pattern: &NamePattern| {
             self.params.iter().any(|param| rules.fits(pattern, param.name(), param.block()))
         };
         rules.patterns().filter(|pattern| !matches(pattern)).collect()
+    }
+
+    /// The patterns of layers with adapters that match no linear layer.
+    pub fn unmatched_layers<'r>(&self, rules: &'r ParamRules) -> Vec<&'r NamePattern> {
+        let matches = |pattern: &NamePattern| {
+            self.adapted.iter().any(|layer| rules.names_layer(pattern, &layer.name, &layer.block))
+        };
+        let patterns = rules.adapters.iter().flat_map(|rule| &rule.layers);
+        patterns.filter(|pattern| !matches(pattern)).collect()
     }
 
     /// Sets all gradients to zero; see [`ParamBucket::zero_grads`].

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use candle_core::{Shape, Tensor};
 
 use super::ParamBucket;
-use super::spec::{ParamSpec, Trained};
+use super::spec::{ParamKind, ParamSpec, Trained};
 use crate::backend::{Array, Destination};
 use crate::init::Init;
 use crate::{Context, Result, TensorError};
@@ -73,6 +73,16 @@ impl Param {
     /// True if a rule of the store freezes it ([`super::ParamRules`]), for a time or for good.
     pub fn is_frozen_by_rule(&self) -> bool {
         self.0.spec.is_frozen_by_rule
+    }
+
+    /// True for a table; see [`super::Scope::table`].
+    pub fn is_table(&self) -> bool {
+        self.0.spec.kind == ParamKind::Table
+    }
+
+    /// True for a matrix of an adapter ([`super::AdapterRule`]).
+    pub fn is_adapter(&self) -> bool {
+        self.0.spec.kind == ParamKind::Adapter
     }
 
     /// True while it is a constant: no gradient is computed, and no update changes it.

@@ -1,69 +1,6 @@
 //! Rules about parameters by name: which are frozen, and the factors of their learning rates.
 
-use std::fmt;
-
-use crate::{Result, TensorError};
-
-/// A pattern of parameters: a name, the beginning of names up to a dot, or either with `*` for any letters and `?` for one
-/// letter. `layer1` matches `layer1.0.conv1.weight`; `*.bn?` matches all norms of that name.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NamePattern(String);
-
-impl NamePattern {
-    /// Makes a pattern.
-    ///
-    /// # Errors
-    /// [`TensorError::Argument`] if it is empty.
-    pub fn new(text: &str) -> Result<Self> {
-        match text.trim() {
-            "" => Err(TensorError::Argument {
-                name: "pattern of names",
-                value: format!("{text:?}"),
-                expected: "expected a name, or its beginning up to a dot",
-            }),
-            text => Ok(Self(text.to_owned())),
-        }
-    }
-
-    /// True if it matches a name or its beginning up to a dot.
-    pub fn matches(&self, name: &str) -> bool {
-        matches(self.0.as_bytes(), name.as_bytes())
-    }
-}
-
-impl fmt::Display for NamePattern {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-/// Matches by trying the last `*` for ever more letters.
-fn matches(pattern: &[u8], name: &[u8]) -> bool {
-    let (mut at, mut letter) = (0, 0);
-    // The place after the last `*`, and the first letter that it has not been tried for.
-    let mut retry = None;
-    loop {
-        if at == pattern.len() && matches!(name.get(letter), None | Some(b'.')) {
-            return true;
-        }
-        match (pattern.get(at), name.get(letter)) {
-            (Some(b'*'), _) => {
-                at += 1;
-                retry = Some((at, letter));
-            }
-            (Some(wanted), Some(found)) if wanted == found || *wanted == b'?' => {
-                (at, letter) = (at + 1, letter + 1);
-            }
-            _ => match retry {
-                Some((after, from)) if from < name.len() => {
-                    (at, letter) = (after, from + 1);
-                    retry = Some((after, from + 1));
-                }
-                _ => return false,
-            },
-        }
-    }
-}
+use super::{AdapterRule, NamePattern};
 
 /// A factor of the learning rate of some parameters.
 #[derive(Debug, Clone, PartialEq)]
@@ -89,6 +26,8 @@ pub struct ParamRules {
     pub unturned: Vec<NamePattern>,
     /// Factors of learning rates. Of several rules for a parameter, the last one counts.
     pub rates: Vec<RateRule>,
+    /// Adapters that are trained in place of the parameters.
+    pub adapters: Option<AdapterRule>,
 }
 
 impl ParamRules {
@@ -122,47 +61,39 @@ impl ParamRules {
         rule.map_or(1.0, |rule| rule.factor)
     }
 
-    /// The patterns of all rules.
-    pub(super) fn patterns(&self) -> impl Iterator<Item = &NamePattern> {
+    /// True if a pattern names a layer: by its name, the last part of it, or its block.
+    pub(super) fn names_layer(&self, pattern: &NamePattern, name: &str, block: &str) -> bool {
+        let last = name.rsplit('.').next().unwrap_or_default();
+        self.fits(pattern, name, block) || pattern.matches(last)
+    }
+
+    /// The rule of adapters, if it holds for the layer of this name.
+    pub(super) fn adapter(&self, name: &str, block: &str) -> Option<&AdapterRule> {
+        let rule = self.adapters.as_ref()?;
+        let weight = format!("{name}.weight");
+        let is_trained = rule.trained.iter().any(|pattern| self.fits(pattern, &weight, block));
+        let named = || rule.layers.iter().any(|pattern| self.names_layer(pattern, name, block));
+        Some(rule).filter(|_| !is_trained && (rule.layers.is_empty() || named()))
+    }
+
+    /// True if a parameter that is no adapter's is frozen because adapters are trained in its place.
+    pub(super) fn trains_adapters_alone(&self, name: &str, block: &str) -> bool {
+        let is_trained =
+            |rule: &AdapterRule| rule.trained.iter().any(|pattern| self.fits(pattern, name, block));
+        self.adapters.as_ref().is_some_and(|rule| !is_trained(rule))
+    }
+
+    /// The patterns of all rules about parameters.
+    pub fn patterns(&self) -> impl Iterator<Item = &NamePattern> {
         let rates = self.rates.iter().map(|rule| &rule.pattern);
-        self.frozen.iter().chain(&self.undecayed).chain(&self.unturned).chain(rates)
+        let trained = self.adapters.iter().flat_map(|rule| &rule.trained);
+        self.frozen.iter().chain(&self.undecayed).chain(&self.unturned).chain(rates).chain(trained)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn patterns_match_names_and_their_beginnings_up_to_a_dot() {
-        let matches = |pattern: &str, name: &str| NamePattern::new(pattern).expect("text").matches(name);
-        for (pattern, name) in [
-            ("layer1", "layer1.0.conv1.weight"),
-            ("layer1", "layer1"),
-            ("layer1.0.conv1.weight", "layer1.0.conv1.weight"),
-            ("*.bn?", "layer1.0.bn2.weight"),
-            ("*.bias", "fc.bias"),
-            ("*bias", "bias"),
-            ("layer?.1", "layer3.1.conv1.weight"),
-            ("*.1.*", "layer3.1.conv1.weight"),
-            ("*", "fc.weight"),
-            ("**a*", "cba.x"),
-        ] {
-            assert!(matches(pattern, name), "{pattern} {name}");
-        }
-        for (pattern, name) in [
-            ("layer1", "layer10.0.weight"),
-            ("layer1.", "layer1.0.weight"),
-            ("0.conv1", "layer1.0.conv1.weight"),
-            ("*.bn", "layer1.0.bn2.weight"),
-            ("fc.weight.x", "fc.weight"),
-            ("fc?", "fc.weight"),
-            ("?", ""),
-        ] {
-            assert!(!matches(pattern, name), "{pattern} {name}");
-        }
-        assert!(NamePattern::new(" ").is_err());
-    }
 
     #[test]
     fn the_last_rate_counts_and_prefixes_of_networks_may_be_left_out() {
@@ -175,6 +106,7 @@ mod tests {
             unturned: Vec::new(),
             unfreezes: false,
             rates: vec![rate("*", 0.1), rate("2", 10.0)],
+            adapters: None,
         };
         assert!(rules.freezes("critic.conv1.weight", "critic.stem") && rules.freezes("critic.0.weight", ""));
         assert!(!rules.freezes("critic.2.weight", "critic.2"));

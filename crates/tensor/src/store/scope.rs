@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Shape, Tensor};
 
-use super::spec::{ParamSpec, Trained};
-use super::{Buffer, BuildOptions, Entry, Param, ParamRules};
+use super::spec::{ParamKind, ParamSpec, Trained};
+use super::{AdaptedLayer, AdapterRule, Buffer, BuildOptions, Entry, Param, ParamRules};
 use crate::backend::{Array, ComputeDevice};
 use crate::init::Init;
 use crate::{Result, TensorError};
@@ -19,6 +19,7 @@ pub(super) struct Registry {
     pub(super) params: Vec<Param>,
     pub(super) buffers: Vec<Buffer>,
     pub(super) by_name: BTreeMap<String, Entry>,
+    pub(super) adapted: Vec<AdaptedLayer>,
 }
 
 /// A place in the tree of names where a layer registers its parameters.
@@ -103,7 +104,7 @@ impl Scope {
     /// # Errors
     /// [`TensorError::DuplicateName`] if the name is taken.
     pub fn param(&self, name: &str, shape: impl Into<Shape>, init: Init) -> Result<Param> {
-        self.register(name, shape.into(), init, false)
+        self.register(name, shape.into(), init, ParamKind::Layer)
     }
 
     /// Registers a table: each row belongs to a token, a class or a position, and is looked up or the row of a head. Optimizers
@@ -112,25 +113,54 @@ impl Scope {
     /// # Errors
     /// [`TensorError::DuplicateName`] if the name is taken.
     pub fn table(&self, name: &str, shape: impl Into<Shape>, init: Init) -> Result<Param> {
-        self.register(name, shape.into(), init, true)
+        self.register(name, shape.into(), init, ParamKind::Table)
     }
 
-    fn register(&self, name: &str, shape: Shape, init: Init, is_table: bool) -> Result<Param> {
+    /// The rule of adapters, if the layer of this scope is to have one.
+    pub(crate) fn adapter(&self) -> Option<&AdapterRule> {
+        self.rules.adapter(&self.prefix, &self.block).filter(|_| self.trainable)
+    }
+
+    /// Registers the matrices A [r, I] and B [O, r] of an adapter of this scope's layer, of inputs and outputs.
+    ///
+    /// # Errors
+    /// [`TensorError::DuplicateName`] if a name is taken.
+    pub(crate) fn adapter_params(
+        &self,
+        rule: &AdapterRule,
+        [inputs, outputs]: [usize; 2],
+        inputs_first: bool,
+    ) -> Result<[Param; 2]> {
+        let rank = rule.rank;
+        let a =
+            self.register("lora_A.weight", (rank, inputs).into(), Init::TorchDefault, ParamKind::Adapter)?;
+        let b = self.register("lora_B.weight", (outputs, rank).into(), Init::ZEROS, ParamKind::Adapter)?;
+        let (name, block) = (self.prefix.clone(), self.block.clone());
+        let layer = AdaptedLayer { name, block, inputs_first, scale: rule.scale() };
+        self.registry.borrow_mut().adapted.push(layer);
+        Ok([a, b])
+    }
+
+    fn register(&self, name: &str, shape: Shape, init: Init, kind: ParamKind) -> Result<Param> {
         let name = self.full(name);
         let mut registry = self.registry.borrow_mut();
         let entry = Entry::Param(registry.params.len());
         if registry.by_name.insert(name.clone(), entry).is_some() {
             return Err(TensorError::DuplicateName(name));
         }
-        let is_frozen_by_rule = self.trainable && self.rules.freezes(&name, &self.block);
-        let trained = match (self.trainable, is_frozen_by_rule) {
+        let is_frozen = self.trainable && self.rules.freezes(&name, &self.block);
+        let is_replaced = self.trainable
+            && kind != ParamKind::Adapter
+            && self.rules.trains_adapters_alone(&name, &self.block);
+        let trained = match (self.trainable && !is_replaced, is_frozen) {
             (true, false) => Trained::Always,
             (true, true) if self.rules.unfreezes => Trained::Later,
             _ => Trained::Never,
         };
+        let is_frozen_by_rule = is_frozen || is_replaced;
         let block = self.block.clone();
         let rate = self.rules.rate(&name, &block);
-        let spec = ParamSpec { name, block, shape, trained, is_frozen_by_rule, rate, is_table, init };
+        let spec = ParamSpec { name, block, shape, trained, is_frozen_by_rule, rate, kind, init };
         let param = Param::new(spec);
         registry.params.push(param.clone());
         Ok(param)

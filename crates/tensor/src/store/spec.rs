@@ -16,9 +16,19 @@ pub(super) struct ParamSpec {
     pub(super) is_frozen_by_rule: bool,
     /// The factor of its learning rate.
     pub(super) rate: f64,
-    /// True for a table; see [`super::Scope::table`].
-    pub(super) is_table: bool,
+    pub(super) kind: ParamKind,
     pub(super) init: Init,
+}
+
+/// The use of a parameter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ParamKind {
+    /// A parameter of a layer.
+    Layer,
+    /// A table; see [`super::Scope::table`].
+    Table,
+    /// A matrix of an adapter.
+    Adapter,
 }
 
 /// The part of a run in which a parameter is trained.

@@ -1,6 +1,7 @@
 //! Integration tests of the tensor crate, as one program.
 
 #[cfg(feature = "candle-nn")]
+mod adapters;
 mod candle;
 mod cases;
 #[path = "../checking/mod.rs"]

@@ -364,6 +364,23 @@ sections! {
         rates: Vec<String> = Vec::new();
     }
 
+    /// Adapters of low rank (LoRA), trained in place of the weights of `model.weights`.
+    lora: LoraConfig {
+        /// The rank of the adapters; 0 = none. The weights are then frozen.
+        rank: usize = 0;
+        /// The product of an adapter is multiplied by `lora.alpha` over `lora.rank`.
+        alpha: f64 = 16.0;
+        /// In training, elements of an adapter's input are set to zero with this probability.
+        dropout: f64 = 0.0;
+        /// The linear layers that have adapters: patterns as those of `optim.freeze`, or of the last part of a layer's name, such as
+        /// `["q_proj","v_proj"]`; empty = all.
+        layers: Vec<String> = Vec::new();
+        /// Parameters that are trained themselves and not by adapters, such as a new head `["classifier"]`, named as in `optim.freeze`.
+        trained: Vec<String> = Vec::new();
+        /// A folder of adapters in the format of peft, with which training begins; empty = new ones. It is read before step 1 alone.
+        from: String = String::new();
+    }
+
     /// The learning rate over the run.
     schedule: ScheduleConfig {
         /// The schedule of the learning rate after the warm-up.

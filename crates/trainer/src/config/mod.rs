@@ -27,6 +27,7 @@ mod elastic;
 mod layer;
 mod link;
 mod logical;
+mod lora;
 mod networks;
 mod parallel;
 mod param_rules;
@@ -47,7 +48,7 @@ pub use chaos::{BitFlip, SlowRank, Stall, StallPlace};
 pub use goal::Goal;
 pub use keys::{
     Bind, ChaosConfig, CheckpointConfig, CodecConfig, CommConfig, Config, DataConfig, DataKind, DeviceKind,
-    ElasticConfig, EvalConfig, LogConfig, ModelConfig, Offload, OnDamage, OptimConfig, OptimKind,
+    ElasticConfig, EvalConfig, LogConfig, LoraConfig, ModelConfig, Offload, OnDamage, OptimConfig, OptimKind,
     ParallelConfig, QualityConfig, SampleConfig, ScheduleConfig, ScheduleKind, SecretPolicy, SyncConfig,
     TrainConfig, Transport, WatchConfig, WeightCodec,
 };

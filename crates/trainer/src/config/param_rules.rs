@@ -1,8 +1,8 @@
-//! The keys of `[optim]` about single parameters: which are frozen, and factors of their learning rates.
+//! The keys about single parameters: which are frozen, factors of their learning rates, and adapters in their place.
 
 use phalanx_tensor::{NamePattern, ParamRules, RateRule, TensorError};
 
-use super::keys::OptimConfig;
+use super::keys::{Config, OptimConfig};
 
 impl OptimConfig {
     /// The patterns of `optim.freeze`.
@@ -38,19 +38,23 @@ impl OptimConfig {
             (steps, _) => Some(steps),
         }
     }
+}
 
+impl Config {
     /// The rules for the parameters of the network called `network`, which may be empty.
     ///
     /// # Errors
     /// A message about a pattern or a factor.
     pub(crate) fn param_rules(&self, network: &str) -> Result<ParamRules, String> {
+        let optim = &self.optim;
         Ok(ParamRules {
             prefix: if network.is_empty() { String::new() } else { format!("{network}.") },
-            frozen: self.frozen().map_err(|error| format!("optim.freeze: {error}"))?,
-            unfreezes: self.unfreezes(),
-            undecayed: self.undecayed().map_err(|error| format!("optim.no_decay: {error}"))?,
-            unturned: self.unturned().map_err(|error| format!("optim.unturned: {error}"))?,
-            rates: self.rate_rules().map_err(|problem| format!("optim.rates: {problem}"))?,
+            frozen: optim.frozen().map_err(|error| format!("optim.freeze: {error}"))?,
+            unfreezes: optim.unfreezes(),
+            undecayed: optim.undecayed().map_err(|error| format!("optim.no_decay: {error}"))?,
+            unturned: optim.unturned().map_err(|error| format!("optim.unturned: {error}"))?,
+            rates: optim.rate_rules().map_err(|problem| format!("optim.rates: {problem}"))?,
+            adapters: self.lora.rule()?,
         })
     }
 }
@@ -67,25 +71,24 @@ fn rate_rule(text: &str) -> Result<RateRule, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
 
     #[test]
     fn rules_are_read_and_mistakes_are_named() {
-        let mut optim = Config::default().optim;
-        assert_eq!(optim.param_rules("").expect("sound"), ParamRules::default());
-        optim.freeze = vec!["stem".to_owned(), "layer1".to_owned()];
-        optim.no_decay = vec!["*.embed_tokens".to_owned()];
-        optim.rates = vec!["fc = 10".to_owned(), "layer?.*.bn1=0.5".to_owned()];
-        let rules = optim.param_rules("critic").expect("sound");
+        let mut config = Config::default();
+        assert_eq!(config.param_rules("").expect("sound"), ParamRules::default());
+        config.optim.freeze = vec!["stem".to_owned(), "layer1".to_owned()];
+        config.optim.no_decay = vec!["*.embed_tokens".to_owned()];
+        config.optim.rates = vec!["fc = 10".to_owned(), "layer?.*.bn1=0.5".to_owned()];
+        let rules = config.param_rules("critic").expect("sound");
         assert_eq!((rules.prefix.as_str(), rules.frozen.len(), rules.unfreezes), ("critic.", 2, false));
         assert_eq!(rules.rates.iter().map(|rule| rule.factor).collect::<Vec<_>>(), [10.0, 0.5]);
         assert_eq!(rules.undecayed.iter().map(ToString::to_string).collect::<Vec<_>>(), ["*.embed_tokens"]);
         assert_eq!(rules.rates[1].pattern.to_string(), "layer?.*.bn1");
-        optim.unfreeze_epoch = 3;
-        assert_eq!((optim.unfreezes(), optim.unfreezes_after(7)), (true, Some(21)));
+        config.optim.unfreeze_epoch = 3;
+        assert_eq!((config.optim.unfreezes(), config.optim.unfreezes_after(7)), (true, Some(21)));
         for wrong in ["fc", "fc = ten", "= 3", "fc = -1", "fc = inf"] {
-            optim.rates = vec![wrong.to_owned()];
-            let problem = optim.param_rules("").expect_err(wrong);
+            config.optim.rates = vec![wrong.to_owned()];
+            let problem = config.param_rules("").expect_err(wrong);
             assert!(problem.starts_with(&format!("optim.rates: `{wrong}` is not")), "{problem}");
         }
     }

@@ -52,7 +52,19 @@ impl Config {
     /// Checks the relations that hold for every task; `images` is true if the images of `[data]` will be read.
     pub(super) fn check(&self, relations: &mut Relations<'_>, images: bool) {
         let Self {
-            model, data, train, optim, schedule, checkpoint, log, sample, comm, quality, watch, ..
+            model,
+            data,
+            train,
+            optim,
+            lora,
+            schedule,
+            checkpoint,
+            log,
+            sample,
+            comm,
+            quality,
+            watch,
+            ..
         } = self;
         relations.positive("model.image_size", model.image_size as u64);
         relations.require(
@@ -66,6 +78,7 @@ impl Config {
         relations.positive("sample.tokens", sample.tokens as u64);
         train.check(relations);
         optim.check(relations);
+        lora.check(relations, model);
         schedule.check(relations);
         self.check_optimizer(relations);
         self.check_momentum(relations);

@@ -54,9 +54,9 @@ pub use distributed::{World, in_one_process, invited_world, launcher_world, requ
 pub use error::{Divergence, TrainError};
 pub use estimate::{Estimate, estimate};
 pub use inference::{
-    ClassAnswer, GridStyle, ImageMetadata, METADATA_KEY, ModelMetadata, ModelPlan, OnnxExport, Picture,
-    PredictOptions, PredictOutcome, Prediction, RunEvaluation, TrainedModel, TrainedWeights, describe,
-    evaluate_model, export_onnx, plan_memory, predict, predict_texts, sample_model, write_texts,
+    ClassAnswer, GridStyle, ImageMetadata, METADATA_KEY, ModelAdapters, ModelMetadata, ModelPlan, OnnxExport,
+    Picture, PredictOptions, PredictOutcome, Prediction, RunEvaluation, TrainedModel, TrainedWeights,
+    describe, evaluate_model, export_onnx, plan_memory, predict, predict_texts, sample_model, write_texts,
 };
 pub use observer::{
     Event, NoopObserver, Observer, PhaseReport, ScaledRate, Started, StepRange, StepReport, UpdateReport,

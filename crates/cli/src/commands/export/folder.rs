@@ -5,6 +5,7 @@
 
 use std::path::Path;
 
+use phalanx_checkpoint::ExportOptions;
 use phalanx_run::{create_synced, write_aside};
 use phalanx_trainer::engine::{ImageMetadata, METADATA_KEY, ReferenceModel};
 use serde_json::{Map, Value, json};
@@ -24,19 +25,20 @@ const FIXED: &str = include_str!("preprocessor.json");
 /// # Errors
 /// If the folder is a run's, or a file cannot be written.
 pub(super) fn write(folder: &Path, exported: &Exported, program: &str) -> Result<String, CliError> {
-    if folder.join("config.toml").is_file() {
-        let folder = folder.display();
-        return Err(CliError::Usage(format!("--out {folder}: this is a run's folder; choose another one")));
-    }
+    create(folder)?;
     let failed = |file: &Path| {
         let file = file.display().to_string();
         move |error: std::io::Error| CliError::failed(format!("cannot write {file}: {error}"))
     };
-    create_synced(folder).map_err(failed(folder))?;
     let metadata = &exported.metadata;
     let entries = [(METADATA_KEY, metadata.to_json())];
-    let written =
-        write_weights(&exported.checkpoint, &folder.join(FOLDER_WEIGHTS), metadata.averages, &entries)?;
+    let options = ExportOptions {
+        averages: metadata.averages,
+        metadata: &entries,
+        merged: exported.merged(),
+        ..ExportOptions::default()
+    };
+    let written = write_weights(&exported.checkpoint, &folder.join(FOLDER_WEIGHTS), &options)?;
     let reference = exported.task.reference(&exported.resolved.config, metadata.classes.len());
     let mut files = vec![
         (FOLDER_CONFIG, pretty(&config(exported, reference.as_ref())?)),
@@ -55,6 +57,19 @@ pub(super) fn write(folder: &Path, exported: &Exported, program: &str) -> Result
         write_aside(&file, text.as_bytes()).map_err(failed(&file))?;
     }
     Ok(written)
+}
+
+/// Makes the folder of an export.
+///
+/// # Errors
+/// If it is a run's, or cannot be made.
+pub(super) fn create(folder: &Path) -> Result<(), CliError> {
+    if folder.join("config.toml").is_file() {
+        let folder = folder.display();
+        return Err(CliError::Usage(format!("--out {folder}: this is a run's folder; choose another one")));
+    }
+    create_synced(folder)
+        .map_err(|error| CliError::failed(format!("cannot write {}: {error}", folder.display())))
 }
 
 /// Reads the files that belong to the weights, by name.

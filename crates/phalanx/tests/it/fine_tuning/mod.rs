@@ -1,5 +1,6 @@
-//! Fine-tuning: trainings that begin with weights, frozen parameters, parameters that are trained later, and rates by name.
+//! Fine-tuning: trainings that begin with weights, adapters, frozen parameters, parameters that are trained later, and rates by name.
 
+mod adapters;
 mod freezing;
 mod messages;
 mod names;

@@ -1,5 +1,6 @@
 //! Inference: evaluation, samples, predictions and exports of trained models, and memory plans.
 
+mod adapters;
 mod class_files;
 mod evaluate;
 mod memory;
@@ -15,6 +16,7 @@ mod onnx;
 mod predict;
 mod runs;
 
+pub use adapters::ModelAdapters;
 pub use memory::{ModelPlan, plan_memory};
 pub use metadata::{ImageMetadata, METADATA_KEY, ModelMetadata};
 pub use onnx::{OnnxExport, export_onnx};

@@ -53,7 +53,10 @@ impl Run<'_> {
         let path = Path::new(&config.model.weights);
         let wrong = |problem: String| TrainError::Setup(format!("model.weights: {problem}"));
         let record = self.state.load_weights(path, HeadRule::of(config));
-        let record = record.map_err(|error| wrong(error.to_string()))?;
+        let mut record = record.map_err(|error| wrong(error.to_string()))?;
+        if !config.lora.from.is_empty() {
+            record.adapters = Some(self.state.load_adapters(&config.lora)?);
+        }
         // Hosts may have files of their own under one name.
         let length = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
         let own = format!("{length} {}", record.loaded.join(" "));

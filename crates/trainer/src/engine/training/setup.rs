@@ -294,7 +294,7 @@ impl<'a> Setup<'a> {
         // Without values, no GPU is needed.
         let device =
             if self.weights == Weights::Absent { ComputeDevice::host() } else { self.device.clone() };
-        let rules = Arc::new(config.optim.param_rules(name).map_err(TrainError::Setup)?);
+        let rules = Arc::new(config.param_rules(name).map_err(TrainError::Setup)?);
         let builder = StoreBuilder::new(BuildOptions {
             device,
             offload: config.train.offload == Offload::Parameters,

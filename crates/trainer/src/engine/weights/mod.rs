@@ -4,10 +4,14 @@
 //! |---|---|
 //! | `source` | the tensors of a file, a folder or a run |
 //! | `plan` | which of them are loaded, which tensors of the model are made new, and which are not used |
+//! | `adapters` | adapters that a training begins with: `lora.from` |
+//! | `peft` | the format of their folders |
 //!
 //! Nothing is changed before every name and shape was compared. Each rank reads the elements that it keeps, with one tensor more in
 //! memory at a time, so a sharded model is never whole on a rank.
 
+mod adapters;
+pub(in crate::engine) mod peft;
 mod plan;
 mod source;
 
@@ -16,6 +20,7 @@ use std::path::Path;
 use phalanx_run::WeightsRecord;
 use phalanx_tensor::{ParamBucket, TensorError};
 
+pub(in crate::engine) use self::adapters::load_adapters;
 use self::plan::WeightPlan;
 use self::source::{WeightSource, WeightTensors};
 use super::TrainError;
@@ -55,10 +60,8 @@ pub(in crate::engine) fn load(
     let source = WeightSource::open(path)?;
     let networks = trained(networks);
     let (tensors, plan) = WeightPlan::of(&source, &networks, names, head)?;
+    load_planned(&networks, &plan, &tensors)?;
     for network in networks {
-        for param in network.store().buckets() {
-            load_bucket(param, &plan, &tensors)?;
-        }
         for buffer in network.store().buffers() {
             let Some(there) = plan.source_of(buffer.name()) else { continue };
             let shape = buffer.shape();
@@ -91,12 +94,28 @@ pub(in crate::engine) fn check_configured(
         }
         Ok(plan.record(&source))
     };
-    check().map(Some).map_err(|error: TrainError| TrainError::Setup(format!("model.weights: {error}")))
+    let mut record =
+        check().map_err(|error: TrainError| TrainError::Setup(format!("model.weights: {error}")))?;
+    let networks = built.networks.iter().collect::<Vec<_>>();
+    if let Some(adapters) = adapters::check_adapters(&config.lora, &networks, &built.names)? {
+        record.adapters = Some(adapters);
+    }
+    Ok(Some(record))
 }
 
 /// The networks that weights are for: those that are trained. Others have sources of their own.
 fn trained<'n>(networks: &[&'n Network]) -> Vec<&'n Network> {
     networks.iter().copied().filter(|network| network.is_learnt()).collect()
+}
+
+/// Reads the elements of all parameters that this rank keeps.
+fn load_planned(
+    networks: &[&Network],
+    plan: &WeightPlan,
+    tensors: &WeightTensors<'_>,
+) -> Result<(), TrainError> {
+    let buckets = networks.iter().flat_map(|network| network.store().buckets());
+    buckets.into_iter().try_for_each(|bucket| load_bucket(bucket, plan, tensors))
 }
 
 /// Reads the elements of a bucket that this rank keeps.

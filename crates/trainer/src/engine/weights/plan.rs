@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use phalanx_run::{NewTensor, WeightsRecord};
+use phalanx_run::{AdaptersRecord, NewTensor, WeightsRecord};
+use phalanx_tensor::Param;
 
 use super::HeadRule;
 use super::source::{WeightSource, WeightTensors};
@@ -14,12 +15,14 @@ use crate::engine::training::WeightNames;
 const LISTED: usize = 3;
 
 /// The use of each tensor.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct WeightPlan {
     /// By name here: the name in the weights, and the number of elements.
     loaded: BTreeMap<String, Loaded>,
     new: Vec<NewTensor>,
     left: Vec<String>,
+    /// The layers whose adapters are not among the weights.
+    adapted: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -32,6 +35,20 @@ struct Loaded {
 struct Wanted {
     name: String,
     shape: Vec<usize>,
+    is_adapter: bool,
+    /// True if rules freeze it for good.
+    is_kept: bool,
+}
+
+impl Wanted {
+    fn of_param(param: &Param) -> Self {
+        Self {
+            name: param.name().to_owned(),
+            shape: param.dims().to_vec(),
+            is_adapter: param.is_adapter(),
+            is_kept: param.is_frozen_by_rule() && !param.trainable(),
+        }
+    }
 }
 
 /// The tensors that do not fit.
@@ -41,6 +58,8 @@ struct Misfits {
     missing: Vec<String>,
     /// Tensors that the networks lack, where none may be left.
     strange: Vec<String>,
+    /// Tensors that would be made new and never be trained.
+    untrained: Vec<String>,
 }
 
 impl WeightPlan {
@@ -62,7 +81,7 @@ impl WeightPlan {
                 || names.programs.iter().any(|translate| translate(name).is_some_and(is_known))
         })?;
         let there = translated(&tensors.names(), &here, names);
-        let mut plan = Self { loaded: BTreeMap::new(), new: Vec::new(), left: Vec::new() };
+        let mut plan = Self::default();
         let mut misfits = Misfits::default();
         for wanted in wanted {
             plan.place(wanted, &there, (&tensors, names, head), &mut misfits)?;
@@ -71,15 +90,52 @@ impl WeightPlan {
         if head == HeadRule::Load {
             // What is evaluated must be the whole model of the weights.
             misfits.strange = plan.left.iter().filter(|name| tensors.is_weight(name)).cloned().collect();
+        } else {
+            // The weights without their adapters are those of another model.
+            misfits.strange = plan.left.iter().filter(|name| name.contains(".lora_A.")).cloned().collect();
         }
         misfits.refuse(&tensors, names)?;
         Ok((tensors, plan))
     }
 
+    /// The plan of parameters that are all loaded, from tensors that are all used. Each of `pairs` is a name here and its name in the
+    /// weights.
+    ///
+    /// # Errors
+    /// If a parameter is missing or has another shape, or the weights have more.
+    pub(super) fn of_exactly(
+        tensors: &WeightTensors<'_>,
+        params: &[&Param],
+        pairs: &[(String, String)],
+    ) -> Result<Self, TrainError> {
+        let there: BTreeMap<&str, &str> =
+            pairs.iter().map(|(here, there)| (here.as_str(), there.as_str())).collect();
+        let (mut plan, mut misfits) = (Self::default(), Misfits::default());
+        for param in params {
+            let (name, shape) = (param.name().to_owned(), param.dims().to_vec());
+            let Some(source) = there.get(param.name()) else {
+                misfits.missing.push(name);
+                continue;
+            };
+            let found = tensors.shape(source)?;
+            if found == shape {
+                let loaded = Loaded { there: (*source).to_owned(), elements: param.elem_count() };
+                plan.loaded.insert(name, loaded);
+            } else {
+                misfits.shapes.push(NewTensor { name, shape, found: Some(found) });
+            }
+        }
+        let used: BTreeSet<&str> = params.iter().map(|param| param.name()).collect();
+        let others = pairs.iter().filter(|(here, _)| !used.contains(here.as_str()));
+        misfits.strange = others.map(|(_, there)| there.clone()).collect();
+        misfits.refuse(tensors, &WeightNames::default())?;
+        Ok(plan)
+    }
+
     /// Decides about one tensor of the networks.
     fn place(
         &mut self,
-        Wanted { name, shape }: Wanted,
+        Wanted { name, shape, is_adapter, is_kept }: Wanted,
         there: &BTreeMap<String, String>,
         (tensors, names, head): (&WeightTensors<'_>, &WeightNames, HeadRule),
         misfits: &mut Misfits,
@@ -87,7 +143,16 @@ impl WeightPlan {
         let is_head = names.is_head(&name);
         let source = there.get(&name);
         let found = source.map(|source| tensors.shape(source)).transpose()?;
+        if is_adapter && source.is_none() && head != HeadRule::Load {
+            if let Some(layer) = name.strip_suffix(".lora_A.weight") {
+                self.adapted.push(layer.to_owned());
+            }
+            return Ok(());
+        }
         if is_head && head == HeadRule::New {
+            if is_kept {
+                misfits.untrained.push(name.clone());
+            }
             self.new.push(NewTensor { name, shape, found });
             return Ok(());
         }
@@ -97,6 +162,9 @@ impl WeightPlan {
                 self.loaded.insert(name, loaded);
             }
             (_, found) if is_head && head == HeadRule::Replace => {
+                if is_kept {
+                    misfits.untrained.push(name.clone());
+                }
                 self.new.push(NewTensor { name, shape, found });
             }
             // Old files lack these counters, which begin at 0.
@@ -127,6 +195,8 @@ impl WeightPlan {
 
     /// The record for the run's folder.
     pub(super) fn record(self, source: &WeightSource) -> WeightsRecord {
+        let adapters =
+            (!self.adapted.is_empty()).then_some(AdaptersRecord { layers: self.adapted, path: None });
         WeightsRecord {
             path: source.path().display().to_string(),
             step: source.step(),
@@ -134,6 +204,7 @@ impl WeightPlan {
             loaded: self.loaded.into_keys().collect(),
             new: self.new,
             left: self.left,
+            adapters,
         }
     }
 }
@@ -142,17 +213,14 @@ impl WeightPlan {
 fn wanted(networks: &[&Network]) -> Vec<Wanted> {
     let mut all = Vec::new();
     for store in networks.iter().map(|network| network.store()) {
-        let params = store.params().iter();
-        all.extend(
-            params.map(|param| Wanted { name: param.name().to_owned(), shape: param.dims().to_vec() }),
-        );
+        all.extend(store.params().iter().map(Wanted::of_param));
         let buffers = store.buffers().iter();
-        all.extend(
-            buffers.map(|buffer| Wanted {
-                name: buffer.name().to_owned(),
-                shape: buffer.shape().dims().to_vec(),
-            }),
-        );
+        all.extend(buffers.map(|buffer| Wanted {
+            name: buffer.name().to_owned(),
+            shape: buffer.shape().dims().to_vec(),
+            is_adapter: false,
+            is_kept: false,
+        }));
     }
     all
 }
@@ -190,7 +258,17 @@ impl Misfits {
             problems.push(format!("it lacks {}", listed(&self.missing)));
         }
         if !self.strange.is_empty() {
-            problems.push(format!("it has {} which the model does not", listed(&self.strange)));
+            let adapters = match self.strange.iter().any(|name| name.contains(".lora_A.")) {
+                true => " (set lora.rank, or export the weights with their adapters merged)",
+                false => "",
+            };
+            problems.push(format!("it has {} which the model does not{adapters}", listed(&self.strange)));
+        }
+        if let (true, false) = (problems.is_empty(), self.untrained.is_empty()) {
+            return Err(tensors.error(&format!(
+                "{} would be made new and never trained: name the head in lora.trained, or leave it out of optim.freeze",
+                listed(&self.untrained)
+            )));
         }
         if problems.is_empty() {
             return Ok(());
