@@ -26,7 +26,7 @@
 //! - [`ClipTextEncoder`]: openai/CLIP's text transformer. [`Clip`] trains a small one from scratch with an [`ImageTower`]
 //!   by the contrastive loss.
 //! - [`Gpt2`]: the language model of openai's GPT-2, with transformers' names.
-//! - [`Decoder`]: Llama 2 and 3, Qwen2 and Qwen3 from their `config.json`, with transformers' names.
+//! - [`Decoder`]: Llama 2 and 3, Qwen2, Qwen3 and Mixtral from their `config.json`, with transformers' names.
 //! - [`Bert`]: the encoder of texts; [`BertMasked`] restores masked tokens, [`BertClassifier`] classifies.
 //! - [`Translator`]: encoder and decoder of published Marian models, or of `torch.nn.Transformer`.
 //! - [`generate`] continues texts with a [`LanguageModel`] and its [`KeyValueCache`], and [`beam_search`] finds probable
@@ -88,7 +88,7 @@ pub use clip::{
     Clip, ClipOutput, ClipTextConfig, ClipTextEncoder, ImageTower, ImageTowerConfig, TextFeatures,
 };
 pub use cvae::{Cvae, CvaeConfig, CvaeLoss, CvaeOutput, KlWarmup, L1Sharpening, TextToImage};
-pub use decoder::{Decoder, DecoderConfig, RotaryConfig, RotaryScaling, YarnScaling};
+pub use decoder::{Decoder, DecoderConfig, ExpertsConfig, RotaryConfig, RotaryScaling, YarnScaling};
 pub use generation::{Beam, BeamOptions, GenerationOptions, Prompt, Sampling, beam_search, generate};
 pub use gpt2::{Gpt2, Gpt2Config};
 pub use language_model::LanguageModel;

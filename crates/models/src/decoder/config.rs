@@ -4,6 +4,15 @@ use phalanx_tensor::{Result, TensorError};
 
 use super::rotary::{RotaryConfig, RotaryScaling};
 
+/// The number of experts of a layer, and of those that a token uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExpertsConfig {
+    /// The experts of a layer.
+    pub count: usize,
+    /// The experts that a token uses, those with the highest scores; among equal scores the first.
+    pub chosen: usize,
+}
+
 /// The settings of a [`Decoder`](super::Decoder), by default those of a small Llama.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DecoderConfig {
@@ -21,8 +30,10 @@ pub struct DecoderConfig {
     pub key_heads: usize,
     /// The width of a head.
     pub head_dim: usize,
-    /// The width of the hidden layer of each feed-forward part.
+    /// The width of the hidden layer of each feed-forward part, or of each of its experts.
     pub inner: usize,
+    /// The experts of each feed-forward part (Mixtral); `None` for one part.
+    pub experts: Option<ExpertsConfig>,
     /// Added to the mean square in norms.
     pub eps: f64,
     /// True if the projections to queries, keys and values have biases (Qwen2).
@@ -48,6 +59,7 @@ impl Default for DecoderConfig {
             key_heads: 2,
             head_dim: 64,
             inner: 1024,
+            experts: None,
             eps: 1e-5,
             projection_bias: false,
             head_norms: false,
@@ -79,6 +91,14 @@ impl DecoderConfig {
                 "{} heads of queries cannot share {} heads of keys",
                 self.heads, self.key_heads
             ));
+        }
+        if let Some(ExpertsConfig { count, chosen }) = self.experts
+            && !(1..=count).contains(&chosen)
+        {
+            return error(format!("a token cannot use {chosen} of {count} experts"));
+        }
+        if self.experts.is_some() && (self.projection_bias || self.head_norms) {
+            return error("no published family has experts with biases or head norms".to_owned());
         }
         if !self.head_dim.is_multiple_of(2) {
             return error(format!("heads of {} elements; rotary positions turn pairs", self.head_dim));

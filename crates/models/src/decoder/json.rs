@@ -2,19 +2,20 @@
 
 use serde_json::{Map, Value, json};
 
-use super::DecoderConfig;
 use super::rotary::{RotaryConfig, RotaryScaling, YarnScaling};
+use super::{DecoderConfig, ExpertsConfig};
 use crate::published_config::{Keys, PublishedConfigError, Result};
 
 impl DecoderConfig {
-    /// Reads the `config.json` of a published Llama, Qwen2 or Qwen3.
+    /// Reads the `config.json` of a published Llama, Qwen2, Qwen3 or Mixtral.
     ///
     /// # Errors
     /// If a key is missing, or the model has a part that [`Decoder`](super::Decoder) has not: named by its key. A key that
     /// is not known is an error too.
     pub fn from_json(text: &str) -> Result<Self> {
         let mut keys = Keys::parse(text)?;
-        let family = keys.family(&["llama", "qwen2", "qwen3"], "llama, qwen2 or qwen3")?;
+        let family =
+            keys.family(&["llama", "qwen2", "qwen3", "mixtral"], "llama, qwen2, qwen3 or mixtral")?;
         check_parts(&mut keys, &family)?;
         let (width, heads) = (keys.needed("hidden_size")?, keys.needed("num_attention_heads")?);
         let context = keys.needed("max_position_embeddings")?;
@@ -27,6 +28,7 @@ impl DecoderConfig {
             key_heads: keys.size("num_key_value_heads")?.unwrap_or(heads),
             head_dim: keys.size("head_dim")?.unwrap_or(width / heads.max(1)),
             inner: keys.needed("intermediate_size")?,
+            experts: if family == "mixtral" { Some(experts(&mut keys)?) } else { None },
             eps: keys.number("rms_norm_eps")?.unwrap_or(1e-6),
             projection_bias: family == "qwen2",
             head_norms: family == "qwen3",
@@ -40,10 +42,11 @@ impl DecoderConfig {
 }
 
 impl DecoderConfig {
-    /// Returns the `config.json` of the settings, for transformers. The family is Llama, Qwen2 with biases, and Qwen3 with
-    /// head norms.
+    /// Returns the `config.json` of the settings, for transformers. The family is Llama, Qwen2 with biases, Qwen3 with
+    /// head norms, and Mixtral with experts.
     pub fn to_json(&self) -> Value {
         let (family, class) = match (self.head_norms, self.projection_bias) {
+            _ if self.experts.is_some() => ("mixtral", "MixtralForCausalLM"),
             (true, _) => ("qwen3", "Qwen3ForCausalLM"),
             (false, true) => ("qwen2", "Qwen2ForCausalLM"),
             (false, false) => ("llama", "LlamaForCausalLM"),
@@ -65,6 +68,10 @@ impl DecoderConfig {
             "rope_theta": self.rotary.theta,
             "tie_word_embeddings": self.tied,
         });
+        if let Some(ExpertsConfig { count, chosen }) = self.experts {
+            json["num_local_experts"] = count.into();
+            json["num_experts_per_tok"] = chosen.into();
+        }
         if let Some(scaling) = scaling(&self.rotary.scaling) {
             json["rope_scaling"] = scaling;
         }
@@ -92,6 +99,16 @@ fn scaling(scaling: &RotaryScaling) -> Option<Value> {
     })
 }
 
+/// Takes the keys of experts. Training has no loss that balances them.
+fn experts(keys: &mut Keys) -> Result<ExpertsConfig> {
+    keys.only("output_router_logits", &false.into(), "false")?;
+    keys.only("router_jitter_noise", &0.0.into(), "0")?;
+    // The factor of a loss that is not computed.
+    keys.take("router_aux_loss_coef");
+    let count = keys.size("num_local_experts")?.unwrap_or(8);
+    Ok(ExpertsConfig { count, chosen: keys.size("num_experts_per_tok")?.unwrap_or(2) })
+}
+
 /// Refuses parts that the model does not have.
 fn check_parts(keys: &mut Keys, family: &str) -> Result<()> {
     keys.only("hidden_act", &"silu".into(), "silu")?;
@@ -109,7 +126,9 @@ fn check_parts(keys: &mut Keys, family: &str) -> Result<()> {
     let window = keys.take("sliding_window");
     match (windowed, window) {
         (Some(true), _) => Keys::unsupported("use_sliding_window", &true.into(), "false"),
-        (None, Some(window)) if family == "llama" => Keys::unsupported("sliding_window", &window, "null"),
+        (None, Some(window)) if ["llama", "mixtral"].contains(&family) => {
+            Keys::unsupported("sliding_window", &window, "null")
+        }
         _ => Ok(()),
     }
 }

@@ -2,9 +2,11 @@
 
 use phalanx_tensor::nn::{Linear, RmsNorm};
 use phalanx_tensor::ops::{AttentionMask, AttentionOptions};
-use phalanx_tensor::{Block, Init, Result, Scope, Tape, TensorError, Value, ops};
+use phalanx_tensor::{Block, Result, Scope, Tape, TensorError, Value, ops};
 
 use super::DecoderConfig;
+use super::experts::Experts;
+use super::projection::linear;
 use crate::cache::LayerCache;
 
 /// x + attention(norm(x)), then x + mlp(norm(x)).
@@ -14,7 +16,7 @@ pub(super) struct Layer {
     input_norm: RmsNorm,
     attention: Attention,
     mlp_norm: RmsNorm,
-    mlp: Mlp,
+    feed_forward: FeedForward,
 }
 
 impl Layer {
@@ -25,7 +27,7 @@ impl Layer {
             input_norm: RmsNorm::new(&scope.pp("input_layernorm"), config.width, config.eps)?,
             attention: Attention::new(&scope.pp("self_attn"), config)?,
             mlp_norm: RmsNorm::new(&scope.pp("post_attention_layernorm"), config.width, config.eps)?,
-            mlp: Mlp::new(&scope.pp("mlp"), config)?,
+            feed_forward: FeedForward::new(&scope, config)?,
         })
     }
 }
@@ -62,15 +64,9 @@ impl Layer {
         let normed = self.input_norm.forward(tape, x)?;
         let mixed = self.attention.forward(tape, &normed, angles, cache, &options)?;
         let x = ops::add(tape, x, &mixed)?;
-        let out = self.mlp.forward(tape, &self.mlp_norm.forward(tape, &x)?)?;
+        let out = self.feed_forward.forward(tape, &self.mlp_norm.forward(tape, &x)?)?;
         ops::add(tape, &x, &out)
     }
-}
-
-/// Returns a layer without a bias, with normal weights.
-fn linear(scope: &Scope, inputs: usize, outputs: usize, std: f64, bias: bool) -> Result<Linear> {
-    let weight = Init::Normal { mean: 0.0, std };
-    Linear::with_init(scope, inputs, outputs, weight, bias.then_some(Init::ZEROS))
 }
 
 /// Grouped attention with rotary positions, and with norms of queries and keys in some models.
@@ -138,6 +134,29 @@ impl Attention {
             return Err(TensorError::Shape { op: "decoder", problem });
         };
         ops::reshape(tape, &projected, (batch, length, width / self.head_dim, self.head_dim))
+    }
+}
+
+/// The part of a layer that maps each state alone.
+#[derive(Debug)]
+enum FeedForward {
+    Dense(Mlp),
+    Experts(Experts),
+}
+
+impl FeedForward {
+    fn new(scope: &Scope, config: &DecoderConfig) -> Result<Self> {
+        Ok(match config.experts {
+            None => Self::Dense(Mlp::new(&scope.pp("mlp"), config)?),
+            Some(experts) => Self::Experts(Experts::new(&scope.pp("block_sparse_moe"), config, experts)?),
+        })
+    }
+
+    fn forward(&self, tape: &Tape, x: &Value) -> Result<Value> {
+        match self {
+            Self::Dense(mlp) => mlp.forward(tape, x),
+            Self::Experts(experts) => experts.forward(tape, x),
+        }
     }
 }
 

@@ -1,9 +1,12 @@
 //! Decoders of the family of Llama (Touvron et al. 2023): pre-norm transformers with root mean square norms, rotary
-//! positions, grouped heads and SwiGLU. From a published `config.json` they are Llama 2 and 3, Qwen2 or Qwen3.
+//! positions, grouped heads and SwiGLU. From a published `config.json` they are Llama 2 and 3, Qwen2, Qwen3, or
+//! Mixtral with its experts (Jiang et al. 2024).
 
 mod config;
+mod experts;
 mod json;
 mod layer;
+mod projection;
 mod rotary;
 
 use std::sync::Arc;
@@ -18,7 +21,7 @@ use crate::token_head::{HeadBias, TokenHead};
 use crate::token_input::TokenInput;
 use layer::Layer;
 
-pub use config::DecoderConfig;
+pub use config::{DecoderConfig, ExpertsConfig};
 pub use rotary::{RotaryConfig, RotaryScaling, YarnScaling};
 
 /// The table of token embeddings.
@@ -56,8 +59,8 @@ impl Block for FinalNorm {
     }
 }
 
-/// A decoder, with the names of `LlamaForCausalLM`, `Qwen2ForCausalLM` and `Qwen3ForCausalLM` of Hugging Face's
-/// transformers.
+/// A decoder, with the names of `LlamaForCausalLM`, `Qwen2ForCausalLM`, `Qwen3ForCausalLM` and `MixtralForCausalLM` of Hugging
+/// Face's transformers; of the last, those in its files.
 #[derive(Debug, Clone)]
 pub struct Decoder {
     config: DecoderConfig,

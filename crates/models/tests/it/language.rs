@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use phalanx_models::{
-    Decoder, DecoderConfig, Gpt2, Gpt2Config, LanguageModel, RotaryConfig, RotaryScaling, TokenInput,
-    YarnScaling,
+    Decoder, DecoderConfig, ExpertsConfig, Gpt2, Gpt2Config, LanguageModel, RotaryConfig, RotaryScaling,
+    TokenInput, YarnScaling,
 };
 use phalanx_tensor::{BuildOptions, Context, Result, Scope, Session, StoreBuilder, Tape, Value};
 
@@ -17,7 +17,7 @@ fn built<M>(make: impl FnOnce(&Scope) -> Result<M>) -> M {
 }
 
 /// The models, with a vocabulary of 11 and a context of 12.
-pub(crate) fn models() -> [Arc<dyn LanguageModel>; 2] {
+pub(crate) fn models() -> [Arc<dyn LanguageModel>; 3] {
     let gpt2 = Gpt2Config {
         vocab: 11,
         context: 12,
@@ -39,7 +39,16 @@ pub(crate) fn models() -> [Arc<dyn LanguageModel>; 2] {
         head_norms: true,
         ..DecoderConfig::default()
     };
-    [Arc::new(built(|scope| Gpt2::new(scope, &gpt2))), Arc::new(built(|scope| Decoder::new(scope, &decoder)))]
+    let experts = DecoderConfig {
+        head_norms: false,
+        experts: Some(ExpertsConfig { count: 3, chosen: 2 }),
+        ..decoder.clone()
+    };
+    [
+        Arc::new(built(|scope| Gpt2::new(scope, &gpt2))),
+        Arc::new(built(|scope| Decoder::new(scope, &decoder))),
+        Arc::new(built(|scope| Decoder::new(scope, &experts))),
+    ]
 }
 
 pub(crate) fn logits(model: &dyn LanguageModel, input: &TokenInput) -> Vec<Vec<f32>> {
@@ -144,6 +153,12 @@ fn published_configurations_are_read() {
     assert!(config.projection_bias && !config.head_norms && config.head_dim == 64);
 }
 
+/// The configuration of Llama 3.1 as one of Mixtral, with other lines after it.
+fn mixtral(more: &str) -> String {
+    let text = llama(more).replace("\"llama\"", "\"mixtral\"").replace("\"mlp_bias\": false, ", "");
+    text.replace("\"attention_bias\": false, ", "\"num_local_experts\": 8, \"num_experts_per_tok\": 2, ")
+}
+
 #[test]
 fn keys_that_would_change_the_arithmetic_are_refused_by_name() {
     let replaced = |from: &str, to: &str| llama("").replace(from, to);
@@ -163,6 +178,8 @@ fn keys_that_would_change_the_arithmetic_are_refused_by_name() {
         (replaced("\"low_freq_factor\": 1.0", "\"low_freq_factor\": 1.0, \"ntk\": 2"), &["ntk"]),
         (llama(", \"logits_scaling\": 8"), &["logits_scaling", "not known"]),
         (llama(", \"num_local_experts\": 8"), &["num_local_experts"]),
+        (mixtral(", \"router_jitter_noise\": 0.1"), &["router_jitter_noise", "0.1"]),
+        (mixtral(", \"output_router_logits\": true"), &["output_router_logits"]),
         (llama(", \"sliding_window\": 4096"), &["sliding_window"]),
         (llama(", \"layer_types\": [\"sliding_attention\"]"), &["layer_types"]),
     ] {
@@ -172,6 +189,9 @@ fn keys_that_would_change_the_arithmetic_are_refused_by_name() {
     let scope = StoreBuilder::new(BuildOptions::default()).root();
     let config = DecoderConfig { heads: 4, key_heads: 3, ..DecoderConfig::default() };
     assert!(Decoder::new(&scope, &config).expect_err("heads").to_string().contains("3 heads of keys"));
+    let experts = Some(ExpertsConfig { count: 2, chosen: 3 });
+    let config = DecoderConfig { experts, ..DecoderConfig::default() };
+    assert!(Decoder::new(&scope, &config).expect_err("three").to_string().contains("3 of 2 experts"));
     let config = DecoderConfig { head_dim: 5, ..DecoderConfig::default() };
     assert!(Decoder::new(&scope, &config).expect_err("odd").to_string().contains("turn pairs"));
 }

@@ -2,6 +2,7 @@
 
 mod harness;
 
+mod experts;
 mod generation;
 mod language;
 mod models;

@@ -32,6 +32,7 @@ fn every_strategy_gives_the_losses_of_one_rank() {
         (GPT, "--set data.path=text.txt", "file"),
         (LLAMA, "--set data.path=text.txt", "llama"),
         (LLAMA, "--set data.path=text.txt --set model.tied=true", "tied"),
+        (LLAMA, "--set data.path=text.txt --set model.head_norms=false --set model.experts=4", "experts"),
     ] {
         place.succeed(&format!("{model} {data} --ranks 1 --out {name}"));
         let losses =
@@ -259,7 +260,10 @@ fn tensors(file: &std::path::Path) -> Vec<u8> {
 
 #[test]
 fn exported_folders_are_trained_further_and_exported_again_the_same() {
-    for (model, kind, family) in [(GPT, "gpt2", "gpt2"), (LLAMA, "llama", "qwen3")] {
+    let mixtral = format!("{LLAMA} --set model.head_norms=false --set model.experts=3");
+    for (model, kind, family) in
+        [(GPT, "gpt2", "gpt2"), (LLAMA, "llama", "qwen3"), (&mixtral, "llama", "mixtral")]
+    {
         let place = Place::new();
         place.succeed(&format!("{model} --ranks 1 --out run"));
         place.succeed("export run --out folder/");

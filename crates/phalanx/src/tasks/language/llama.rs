@@ -1,7 +1,7 @@
 //! Decoders of the family of Llama.
 
-use phalanx_models::{Decoder, DecoderConfig, RotaryConfig, RotaryScaling};
-use phalanx_trainer::config::Config;
+use phalanx_models::{Decoder, DecoderConfig, ExpertsConfig, RotaryConfig, RotaryScaling};
+use phalanx_trainer::config::{Config, Relations};
 use phalanx_trainer::engine::{Setup, TaskSpec, TrainError, Training, TransformersModels};
 
 use super::settings::{LanguageSettings, TextKeys, keeping_files};
@@ -23,6 +23,10 @@ phalanx_trainer::settings! {
         head_dim: usize = 0;
         /// Features between the two layers of a feed-forward part; 0 = 8/3 of the width, to a multiple of 32.
         inner: usize = 0;
+        /// Experts of each feed-forward part, as in Mixtral; 0 = one part for all tokens.
+        experts: usize = 0;
+        /// The experts that a token uses.
+        experts_chosen: usize = 2;
         /// The longest sequence, in tokens.
         context: usize = 64;
         /// The base of the frequencies of rotary positions.
@@ -37,7 +41,7 @@ phalanx_trainer::settings! {
 
 /// The models of transformers.
 const TRANSFORMERS: TransformersModels = TransformersModels {
-    types: &["llama", "qwen2", "qwen3"],
+    types: &["llama", "qwen2", "qwen3", "mixtral"],
     architecture: None,
     loader: "AutoModelForCausalLM",
     pipeline: "text-generation",
@@ -57,6 +61,8 @@ impl LlamaSettings {
             key_heads: self.key_heads,
             head_dim: given(self.head_dim, self.width / self.heads.max(1)),
             inner: given(self.inner, (8 * self.width).div_ceil(3).next_multiple_of(32)),
+            experts: (self.experts > 0)
+                .then_some(ExpertsConfig { count: self.experts, chosen: self.experts_chosen }),
             head_norms: self.head_norms,
             tied: self.tied,
             rotary: RotaryConfig { theta: self.theta, scaling: RotaryScaling::Default },
@@ -99,7 +105,8 @@ pub(in crate::tasks) fn spec() -> TaskSpec<LlamaSettings> {
     keeping_files(TaskSpec::new("llama", about, build))
         .data(|settings, config, split| settings.texts()?.open(config, split))
         .transformers(TRANSFORMERS)
-        .validate(|settings, _, relations| {
+        .validate(|settings, config, relations| {
+            check_experts(settings, config, relations);
             for (key, size) in [
                 ("model.layers", settings.layers),
                 ("model.width", settings.width),
@@ -123,15 +130,39 @@ pub(in crate::tasks) fn spec() -> TaskSpec<LlamaSettings> {
         })
 }
 
+/// Checks the settings of experts.
+fn check_experts(settings: &LlamaSettings, config: &Config, relations: &mut Relations<'_>) {
+    let LlamaSettings { experts, experts_chosen: chosen, head_norms, .. } = *settings;
+    relations.require(
+        experts == 0 || (1..=experts).contains(&chosen),
+        "model.experts_chosen",
+        format!("model.experts_chosen = {chosen}: a token uses 1 to {experts} of model.experts"),
+    );
+    relations.require(
+        experts == 0 || !head_norms,
+        "model.head_norms",
+        "model.head_norms = true: no published model has experts and norms of heads".to_owned(),
+    );
+    relations.require(
+        experts == 0 || !config.train.graphs,
+        "train.graphs",
+        "train.graphs = true: tokens choose their experts, so steps compute different things; set it to false"
+            .to_owned(),
+    );
+}
+
 fn build(setup: &mut Setup<'_>, settings: &LlamaSettings) -> Result<Training<Decoder>, TrainError> {
     let vocabulary = settings.vocabulary(setup.config())?;
     let config = settings.built(&vocabulary)?;
     vocabulary.check_context(settings.context, config.context)?;
     let model = setup.model(|scope| Decoder::new(scope, &config))?;
-    let DecoderConfig { layers, width, heads, key_heads, context, .. } = config;
+    let DecoderConfig { layers, width, heads, key_heads, context, experts, .. } = config;
     let about = &vocabulary.about;
+    let experts = experts.map_or_else(String::new, |ExpertsConfig { count, chosen }| {
+        format!(" and {chosen} of {count} experts")
+    });
     let description = format!(
-        "llama of {layers} layers of {width} with {heads} heads that share {key_heads} for {context} of {about}"
+        "llama of {layers} layers of {width} with {heads} heads that share {key_heads}{experts} for {context} of {about}"
     );
     Ok(training(description, model, &vocabulary).shape_advice("model.embed_tokens", ROWS))
 }
