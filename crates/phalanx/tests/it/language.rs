@@ -207,7 +207,9 @@ fn measures_of_texts_do_not_depend_on_the_batch() {
     let measures = |line: &str| -> Vec<f64> {
         let text = place.succeed(&format!("eval run --json {line}"));
         let all: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-        ["loss", "perplexity", "bits_per_byte"].map(|name| all[name].as_f64().expect("a number")).to_vec()
+        ["loss", "accuracy", "perplexity", "bits_per_byte"]
+            .map(|name| all[name].as_f64().expect("a number"))
+            .to_vec()
     };
     let whole = measures("");
     assert!(

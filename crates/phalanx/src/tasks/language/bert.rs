@@ -5,16 +5,17 @@ use std::sync::Arc;
 use phalanx_data::{BatchSource, CollatedDataset, PadTo, SentencesConfig, SentencesDataset, Split};
 use phalanx_models::{BertConfig, BertMasked};
 use phalanx_tensor::Value;
-use phalanx_tensor::loss::{CrossEntropyOptions, LossDivisor, RowTargets, cross_entropy_of_rows};
+use phalanx_tensor::loss::{CrossEntropyOptions, LossDivisor, RowTargets};
 use phalanx_text::{MaskedCollation, MaskedTexts, MaskingConfig, SequenceLengths, TokenBlocks};
 use phalanx_trainer::config::Config;
 use phalanx_trainer::engine::{
-    Setup, StepInput, TaskSpec, TextUse, TrainError, Training, TransformersModels, number,
+    Setup, StepInput, TaskSpec, TextUse, TrainError, Training, TransformersModels,
 };
 
 use super::ROWS;
 use super::encoder::{EncoderKeys, EncoderVocabulary, check_context, columns, input};
 use super::filling;
+use super::judging::{PredictedTokens, judge_logits};
 use super::settings::{LanguageSettings, keeping_files};
 use super::text::{Vocabulary, check_generated};
 
@@ -181,10 +182,6 @@ fn evaluate(
     let hidden = Hidden::of(step)?;
     let states = model.states_at(step.tape, &input(step)?, &hidden.places)?;
     let logits = model.logits(step.tape, &states)?;
-    let targets = hidden.targets(LossDivisor::Sum(step.sum));
-    let loss = number(&cross_entropy_of_rows(step.tape, &logits, &targets, options)?)?;
-    let best = logits.to_host()?.argmax(1)?.to_vec1::<u32>()?;
-    let right = best.iter().zip(&hidden.labels).zip(&hidden.weights);
-    let right = right.filter(|((best, label), _)| best == label).map(|(_, weight)| f64::from(*weight)).sum();
-    Ok([loss, right])
+    let tokens = PredictedTokens { labels: &hidden.labels, weights: &hidden.weights };
+    judge_logits(step, &logits, &tokens, options)
 }

@@ -6,6 +6,7 @@ mod columns;
 mod encoder;
 mod filling;
 mod gpt2;
+mod judging;
 mod llama;
 mod marian;
 mod newest;
@@ -20,8 +21,9 @@ use std::path::Path;
 use phalanx_models::{LanguageModel, TokenInput};
 use phalanx_tensor::Value;
 use phalanx_tensor::loss::{CrossEntropyOptions, LossDivisor, RowTargets};
-use phalanx_trainer::engine::{KeptFile, StepInput, TrainError, Training, number};
+use phalanx_trainer::engine::{KeptFile, StepInput, TrainError, Training};
 
+use judging::{PredictedTokens, judge};
 use text::Vocabulary;
 
 pub(super) use bert::spec as bert;
@@ -53,8 +55,8 @@ fn published<C, E: std::fmt::Display>(
     read(&text).map_err(|error| problem(error.to_string()))
 }
 
-/// Returns the training of a language model: its loss, and the measures of the test texts. Perplexity is the exponential of the
-/// loss; bits per byte are independent of the tokenizer.
+/// Returns the training of a language model: its loss, and the measures of the test texts. Accuracy is the share
+/// of tokens that were the most probable ones, perplexity the exponential of the loss; bits per byte are independent of the tokenizer.
 fn training<M: LanguageModel + 'static>(
     description: String,
     model: M,
@@ -80,14 +82,15 @@ fn training<M: LanguageModel + 'static>(
     };
     match lengths {
         Some(lengths) => training
-            .evaluate(["loss", "bytes_per_token"], move |model, step| {
-                Ok([number(&loss(model, step, options)?)?, bytes(&lengths, step)?])
+            .evaluate(["loss", "accuracy", "bytes_per_token"], move |model, step| {
+                let [loss, right] = evaluate(model, step, options)?;
+                Ok([loss, right, bytes(&lengths, step)?])
             })
             .derive(["perplexity", "bits_per_byte"], |means, _| {
-                vec![means[0].exp(), means[0] / (std::f64::consts::LN_2 * means[1])]
+                vec![means[0].exp(), means[0] / (std::f64::consts::LN_2 * means[2])]
             }),
         None => training
-            .evaluate(["loss"], move |model, step| Ok([number(&loss(model, step, options)?)?]))
+            .evaluate(["loss", "accuracy"], move |model, step| evaluate(model, step, options))
             .derive(["perplexity"], |means, _| vec![means[0].exp()]),
     }
 }
@@ -98,16 +101,32 @@ fn loss<M: LanguageModel>(
     step: &StepInput<'_>,
     options: CrossEntropyOptions,
 ) -> Result<Value, TrainError> {
+    let hidden = hidden(model, step)?;
+    let (labels, weights) = (step.classes("targets")?, step.weights_of_places("mask")?);
+    let over = LossDivisor::Sum(step.sum);
+    let targets = RowTargets { labels: (&labels).into(), weights: Some(&weights), over };
+    Ok(model.loss(step.tape, &hidden, &targets, options)?)
+}
+
+/// Computes the states of the texts of a step.
+fn hidden<M: LanguageModel>(model: &M, step: &StepInput<'_>) -> Result<Value, TrainError> {
     let mut input = TokenInput::new(step.batch.tensor("tokens")?)?;
     if step.batch.has("starts") {
         input.positions = step.value("positions")?;
         input.starts = Some(step.value("starts")?);
     }
-    let hidden = model.hidden(step.tape, &input)?;
+    Ok(model.hidden(step.tape, &input)?)
+}
+
+/// Adds up −log p of the following tokens, and those that are the most probable ones.
+fn evaluate<M: LanguageModel>(
+    model: &M,
+    step: &StepInput<'_>,
+    options: CrossEntropyOptions,
+) -> Result<[f64; 2], TrainError> {
+    let hidden = hidden(model, step)?;
     let (labels, weights) = (step.classes("targets")?, step.weights_of_places("mask")?);
-    let over = LossDivisor::Sum(step.sum);
-    let targets = RowTargets { labels: (&labels).into(), weights: Some(&weights), over };
-    Ok(model.loss(step.tape, &hidden, &targets, options)?)
+    judge(model, step, &hidden, &PredictedTokens { labels: &labels, weights: &weights }, options)
 }
 
 /// Adds up the bytes of text of the predicted tokens.
