@@ -16,6 +16,7 @@
 mod html;
 mod object_tail;
 mod tail;
+mod texts;
 mod thin;
 
 mod columns;

@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use phalanx_run::Links;
 
+use super::texts::Texts;
+
 /// A grid of samples, with its size for the layout of the page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Sample {
@@ -30,6 +32,8 @@ pub(crate) struct Samples {
     pub(crate) damaged: Vec<String>,
     /// The captions of the last samples.
     pub(crate) prompts: Vec<String>,
+    /// The texts, of language models.
+    pub(crate) texts: Texts,
 }
 
 /// The maximum size of a shown file in bytes.
@@ -47,14 +51,8 @@ impl Samples {
             entries.filter_map(|entry| Some((step_of(entry.file_name().to_str()?)?, entry.path()))).collect();
         found.sort();
         let all = found.len();
-        let kept: Vec<usize> = match most {
-            0 => Vec::new(),
-            1 => all.checked_sub(1).into_iter().collect(),
-            _ if all <= most => (0..all).collect(),
-            _ => (0..most).map(|at| at * (all - 1) / (most - 1)).collect(),
-        };
-        let mut samples = Self { all, ..Self::default() };
-        for (step, path) in kept.into_iter().map(|at| found[at].clone()) {
+        let mut samples = Self { all, texts: Texts::read(folder, most), ..Self::default() };
+        for (step, path) in spaced(all, most).into_iter().map(|at| found[at].clone()) {
             match read(&path) {
                 Ok((png, (width, height))) => {
                     samples.shown.push(Sample { step, path, png, width, height });
@@ -69,6 +67,16 @@ impl Samples {
         let prompts = String::from_utf8_lossy(&prompts);
         samples.prompts = prompts.lines().take(MAX_PROMPTS).map(str::to_owned).collect();
         samples
+    }
+}
+
+/// Returns at most `most` evenly spaced numbers below `all`, including the first and the last.
+pub(crate) fn spaced(all: usize, most: usize) -> Vec<usize> {
+    match most {
+        0 => Vec::new(),
+        1 => all.checked_sub(1).into_iter().collect(),
+        _ if all <= most => (0..all).collect(),
+        _ => (0..most).map(|at| at * (all - 1) / (most - 1)).collect(),
     }
 }
 

@@ -86,9 +86,9 @@ document.querySelectorAll(".sample").forEach((figure) => {
   slider.hidden = slider.max === "0";
   slider.value = slider.max;
   slider.addEventListener("input", () => {
-    figure.querySelectorAll("img").forEach((image, at) => {
-      image.hidden = at !== Number(slider.value);
-      if (!image.hidden) output.textContent = image.dataset.step;
+    figure.querySelectorAll("[data-step]").forEach((sample, at) => {
+      sample.hidden = at !== Number(slider.value);
+      if (!sample.hidden) output.textContent = sample.dataset.step;
     });
   });
 });

@@ -1,4 +1,4 @@
-//! The results of a run: pictures of its evaluations, and samples over time with a slider.
+//! The results of a run: pictures of its evaluations, and samples over time with a slider, pictures or texts.
 
 use std::fmt::Write as _;
 
@@ -19,8 +19,10 @@ const LEAST: usize = 24 << 10;
 impl Page<'_> {
     /// Writes the pictures of evaluations and the samples of all runs.
     pub(super) fn results(&mut self) {
-        let has_results =
-            |run: &RunData| !run.samples.shown.is_empty() || !run.evaluation.pictures.is_empty();
+        let has_results = |run: &RunData| {
+            let RunData { samples, evaluation, .. } = run;
+            !(samples.shown.is_empty() && samples.texts.shown.is_empty() && evaluation.pictures.is_empty())
+        };
         if self.report.runs.iter().any(has_results) {
             self.section("Results");
             self.evaluations();
@@ -46,16 +48,23 @@ impl Page<'_> {
     /// Writes the samples of all runs.
     fn samples(&mut self) {
         let report = self.report;
-        let drawn: Vec<(usize, &RunData)> =
-            report.runs.iter().enumerate().filter(|(_, run)| !run.samples.shown.is_empty()).collect();
-        if drawn.is_empty() {
+        let has_samples =
+            |run: &RunData| !(run.samples.shown.is_empty() && run.samples.texts.shown.is_empty());
+        let with_samples: Vec<(usize, &RunData)> =
+            report.runs.iter().enumerate().filter(|(_, run)| has_samples(run)).collect();
+        if with_samples.is_empty() {
             return;
         }
-        let pictures: usize = drawn.iter().map(|(_, run)| run.samples.shown.len()).sum();
-        let each = (BYTES / pictures).max(LEAST);
+        let pictures: usize = with_samples.iter().map(|(_, run)| run.samples.shown.len()).sum();
+        let each = (BYTES / pictures.max(1)).max(LEAST);
         self.push("<div class=\"samples\">");
-        for (number, run) in drawn {
-            let html = samples(run, number, report.runs.len() > 1, each);
+        for (number, run) in with_samples {
+            let is_named = report.runs.len() > 1;
+            // A run draws pictures or writes texts.
+            let html = match run.samples.shown.is_empty() {
+                true => texts(run, number, is_named),
+                false => samples(run, number, is_named, each),
+            };
             self.push(&html);
         }
         self.push("</div>");
@@ -108,12 +117,8 @@ fn samples(run: &RunData, number: usize, named: bool, bytes: usize) -> String {
             if at == last { "" } else { " hidden" }
         );
     }
-    let step = samples.shown[last].step;
-    let _ = write!(
-        html,
-        "</div><p class=\"slider\"><label>Step <output>{step}</output><input type=\"range\" min=\"0\" max=\"{last}\" value=\"{last}\" step=\"1\" \
-         aria-label=\"Step of the samples\" hidden></label></p>"
-    );
+    html.push_str("</div>");
+    html.push_str(&slider(samples.shown[last].step, last));
     if !samples.prompts.is_empty() {
         let lines: String =
             samples.prompts.iter().map(|prompt| format!("<li>{}</li>", escape(prompt))).collect();
@@ -125,4 +130,34 @@ fn samples(run: &RunData, number: usize, named: bool, bytes: usize) -> String {
     }
     html.push_str("</figure>");
     html
+}
+
+/// Renders the texts of a run. Without scripts, only the last ones are visible.
+fn texts(run: &RunData, number: usize, named: bool) -> String {
+    let texts = &run.samples.texts;
+    let mut caption = if named { format!("{}: texts", run.name) } else { "texts".to_owned() };
+    if texts.all > texts.shown.len() {
+        let _ = write!(caption, " of {} of {} steps", texts.shown.len(), texts.all);
+    }
+    let mut html = format!(
+        "<figure class=\"sample\" id=\"sample-{number}\"><figcaption>{}</figcaption><div class=\"texts\">",
+        escape(&caption)
+    );
+    let last = texts.shown.len() - 1;
+    for (at, sample) in texts.shown.iter().enumerate() {
+        let hidden = if at == last { "" } else { " hidden" };
+        let _ = write!(html, "<pre data-step=\"{}\"{hidden}>{}</pre>", sample.step, escape(&sample.text));
+    }
+    html.push_str("</div>");
+    html.push_str(&slider(texts.shown[last].step, last));
+    html.push_str("</figure>");
+    html
+}
+
+/// Renders the choice of one of `last` + 1 samples; the last one is that of `step`.
+fn slider(step: u64, last: usize) -> String {
+    format!(
+        "<p class=\"slider\"><label>Step <output>{step}</output><input type=\"range\" min=\"0\" max=\"{last}\" value=\"{last}\" step=\"1\" \
+         aria-label=\"Step of the samples\" hidden></label></p>"
+    )
 }

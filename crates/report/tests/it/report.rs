@@ -249,6 +249,25 @@ fn a_run_is_told_whole() {
 }
 
 #[test]
+fn texts_of_a_language_model_are_shown_by_step() {
+    let place = tempfile::tempdir().expect("a folder");
+    let run = place.path().join("run");
+    make_run(&run, 4, 1);
+    fs::remove_dir_all(run.join("samples")).expect("there");
+    fs::create_dir(run.join("samples")).expect("a folder");
+    for step in [1, 2] {
+        fs::write(run.join(format!("samples/step-{step:08}.txt")), format!("[1]\n{step} {HOSTILE}\n"))
+            .expect("writes");
+    }
+    let page = page(&[run]);
+    check(&page);
+    assert!(
+        page.contains("<pre data-step=\"1\" hidden>[1]\n1 ") && page.contains("<pre data-step=\"2\">[1]\n2 ")
+    );
+    assert!(page.contains("Step of the samples") && !page.contains("captions, in the order"));
+}
+
+#[test]
 fn a_trace_becomes_a_timeline_of_steps() {
     let place = tempfile::tempdir().expect("a folder");
     let run = place.path().join("run");
