@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use phalanx_run::Links;
 
 use super::texts::Texts;
+use super::thin::spaced;
 
 /// A grid of samples, with its size for the layout of the page.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,16 +68,6 @@ impl Samples {
         let prompts = String::from_utf8_lossy(&prompts);
         samples.prompts = prompts.lines().take(MAX_PROMPTS).map(str::to_owned).collect();
         samples
-    }
-}
-
-/// Returns at most `most` evenly spaced numbers below `all`, including the first and the last.
-pub(crate) fn spaced(all: usize, most: usize) -> Vec<usize> {
-    match most {
-        0 => Vec::new(),
-        1 => all.checked_sub(1).into_iter().collect(),
-        _ if all <= most => (0..all).collect(),
-        _ => (0..most).map(|at| at * (all - 1) / (most - 1)).collect(),
     }
 }
 

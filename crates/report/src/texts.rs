@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use phalanx_run::Links;
 
+use super::thin::spaced;
+
 /// The texts of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TextSample {
@@ -34,7 +36,7 @@ impl Texts {
             entries.filter_map(|entry| Some((step_of(entry.file_name().to_str()?)?, entry.path()))).collect();
         found.sort();
         let mut texts = Self { all: found.len(), ..Self::default() };
-        for at in super::samples::spaced(found.len(), most) {
+        for at in spaced(found.len(), most) {
             let (step, path) = &found[at];
             match Links::Refuse.read(path) {
                 Ok(bytes) => texts.shown.push(TextSample { step: *step, text: shown(&bytes) }),

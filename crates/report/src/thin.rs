@@ -1,4 +1,4 @@
-//! Downsampling of curves for drawing.
+//! Downsampling of curves, and of what is shown of many steps.
 
 /// Returns the indices of about `limit` points, in ascending order. Keeps the first, last, smallest and largest point
 /// of each of equal intervals (M4, Jugel et al. 2014), and a point that is not finite, so that gaps remain.
@@ -22,6 +22,16 @@ pub(crate) fn thinned(values: &[f64], limit: usize) -> Vec<usize> {
     }
     kept.dedup();
     kept
+}
+
+/// Returns at most `most` evenly spaced numbers below `all`, including the first and the last.
+pub(crate) fn spaced(all: usize, most: usize) -> Vec<usize> {
+    match most {
+        0 => Vec::new(),
+        1 => all.checked_sub(1).into_iter().collect(),
+        _ if all <= most => (0..all).collect(),
+        _ => (0..most).map(|at| at * (all - 1) / (most - 1)).collect(),
+    }
 }
 
 #[cfg(test)]
