@@ -187,8 +187,19 @@ pub(crate) fn energies(run: &RunData) -> Vec<Energy> {
 pub(crate) type Headline = (String, String, Option<String>);
 
 /// Parts of the names of test measures that tell how good a model is.
-const QUALITY: [&str; 9] =
-    ["accuracy", "precision", "recall", "f1", "auc", "top", "frechet_distance", "score", "error_rate"];
+const QUALITY: [&str; 11] = [
+    "accuracy",
+    "precision",
+    "recall",
+    "f1",
+    "auc",
+    "top",
+    "frechet_distance",
+    "score",
+    "error_rate",
+    "perplexity",
+    "bleu",
+];
 
 /// Returns the headline numbers of a run.
 pub(crate) fn headlines(run: &RunData) -> Vec<Headline> {
@@ -216,7 +227,11 @@ pub(crate) fn headlines(run: &RunData) -> Vec<Headline> {
     }));
     let speed = run.number("samples_per_second").or_else(|| last("samples_per_s"));
     let key = run.number("samples_per_second").is_none().then(|| "metrics/samples_per_s".to_owned());
-    found.extend(speed.map(|speed| ("samples per second".to_owned(), format::number(speed), key)));
+    let unit = run.summary_value("units.unit").and_then(Value::as_str).zip(run.number("units.per_second"));
+    found.extend(match unit {
+        Some((unit, rate)) => Some((format!("{unit} per second"), format::number(rate), None)),
+        None => speed.map(|speed| ("samples per second".to_owned(), format::number(speed), key)),
+    });
     let time = run.number("wall_seconds").or_else(|| {
         let losses = run.columns.get("metrics/loss")?;
         losses.seconds.last().copied().filter(|seconds| seconds.is_finite())

@@ -93,6 +93,10 @@ const EFFECTS: &[(&str, &str)] = &[
         "train.epochs",
         "the learning-rate schedule ends at another step, so rates change from the next step on",
     ),
+    (
+        "train.tokens",
+        "the learning-rate schedule ends at another step, so rates change from the next step on",
+    ),
     ("train.ema", "averages so far continue; with 0 they end, and after 0 they begin with the weights"),
     ("train.ranks", "parameters and state are distributed anew"),
     ("train.strategy", "parameters and state are distributed anew; state of the strategy itself begins anew"),

@@ -78,6 +78,23 @@ fn a_prompt_that_the_model_cannot_take_is_refused_before_the_first_step() {
 }
 
 #[test]
+fn a_run_may_be_as_long_as_a_number_of_tokens() {
+    let place = Place::new();
+    // Nine tenths are for training: 43 windows of 12 tokens and a shorter one. A step of 6 windows has 71 tokens on average.
+    place.write("text.txt", "the cat sees it. ".repeat(35).get(..579).expect("as long"));
+    let run = format!("{GPT} --set data.path=text.txt --set train.steps=0 --set train.tokens=1000");
+    for (ranks, out) in [("--ranks 1", "one"), ("--ranks 2 --strategy fsdp", "two")] {
+        place.succeed(&format!("{run} {ranks} --out {out}"));
+        let summary = std::fs::read_to_string(place.path(&format!("{out}/summary.json"))).expect("written");
+        let summary: serde_json::Value = serde_json::from_str(&summary).expect("JSON");
+        assert_eq!(summary["step"], 15, "{ranks}");
+    }
+    assert_eq!(column(&place.path("one"), "lr").last(), column(&place.path("two"), "lr").last());
+    let said = place.fail(&format!("{GPT} --set train.tokens=1000 --out both"));
+    assert!(said.contains("train.tokens = 1000 and train.steps = 10 are both lengths of the run"), "{said}");
+}
+
+#[test]
 fn muon_steps_whole_matrices_on_any_number_of_ranks() {
     let place = Place::new();
     let muon = "--set optim.kind=muon --set optim.momentum=0.95 --set model.texts=40";

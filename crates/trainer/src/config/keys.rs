@@ -165,6 +165,9 @@ sections! {
         steps: u64 = 0;
         /// Length of the run, and of its schedules, in passes over the training images.
         epochs: usize = 1;
+        /// Length of the run, and of its schedules, in predicted tokens of a language model, or in the weights of other samples; 0 = that
+        /// of `train.steps` or `train.epochs`. It is rounded up to steps.
+        tokens: u64 = 0;
         /// Stop after this step although the schedules go on (option `--steps`); 0 = do not.
         stop_step: u64 = 0;
         /// Stop after this epoch although the schedules go on (option `--epochs`); 0 = do not.

@@ -37,9 +37,17 @@ impl TrainConfig {
             format!("train.global_batch {batch} is not at least {product} = {pieces}"),
         );
         relations.require(
-            self.steps > 0 || self.epochs > 0,
+            self.steps > 0 || self.epochs > 0 || self.tokens > 0,
             "train.epochs",
             "train.steps and train.epochs are both 0: the run has no length".to_owned(),
+        );
+        relations.require(
+            self.steps == 0 || self.tokens == 0,
+            "train.tokens",
+            format!(
+                "train.tokens = {} and train.steps = {} are both lengths of the run; set one to 0",
+                self.tokens, self.steps
+            ),
         );
     }
 }

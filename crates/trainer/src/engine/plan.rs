@@ -22,8 +22,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Plans the training on `images` images; `None` if an epoch has no step.
-    pub fn new(config: &Config, images: usize) -> Option<Self> {
+    /// Plans the training on `images` images, of this weight together (only `train.tokens` needs it); `None` if an epoch has no step.
+    pub fn new(config: &Config, images: usize, weight: f64) -> Option<Self> {
         let train = &config.train;
         let batch = train.global_batch.max(1);
         let per_epoch = match config.data.tail {
@@ -33,7 +33,15 @@ impl Plan {
         if per_epoch == 0 {
             return None;
         }
-        let horizon = if train.steps > 0 { train.steps } else { train.epochs as u64 * per_epoch };
+        let horizon = match (train.steps, train.tokens) {
+            (0, 0) => train.epochs as u64 * per_epoch,
+            (0, tokens) if weight > 0.0 => {
+                let of_step = weight / images as f64 * batch as f64;
+                ((tokens as f64 / of_step).ceil() as u64).max(1)
+            }
+            (0, _) => return None,
+            (steps, _) => steps,
+        };
         let stop = match (train.stop_step, train.stop_epoch) {
             (0, 0) => horizon,
             (0, epoch) => epoch as u64 * per_epoch,
@@ -82,7 +90,7 @@ mod tests {
         let mut config = Config::default();
         config.train.global_batch = 32;
         config.train.epochs = 3;
-        let plan = |config: &Config| Plan::new(config, 100).expect("an epoch has steps");
+        let plan = |config: &Config| Plan::new(config, 100, 500.0).expect("an epoch has steps");
         assert_eq!((plan(&config).steps_per_epoch, plan(&config).horizon, plan(&config).stop), (3, 9, 9));
         config.data.tail = Tail::Ragged;
         assert_eq!((plan(&config).steps_per_epoch, plan(&config).stop), (4, 12));
@@ -93,12 +101,17 @@ mod tests {
         assert_eq!((plan(&config).horizon, plan(&config).stop), (20, 50));
         assert_eq!(plan(&config).place(9), (2, 1));
         config.data.tail = Tail::Drop;
-        assert_eq!(Plan::new(&config, 31), None);
+        assert_eq!(Plan::new(&config, 31, 155.0), None);
         let plan = plan(&config);
         assert_eq!([plan.steps([0.0, 0.33]), plan.steps([0.33, 1.0])], [0..7, 7..u64::MAX]);
         assert_eq!([plan.of(&(0..7)).horizon, plan.of(&(7..u64::MAX)).horizon], [7, 13]);
         assert!(plan.is_due(5, 10, false) && !plan.is_due(5, 9, false) && !plan.is_due(0, 10, false));
         assert!(plan.is_due(0, 10, true));
+        // A step of 32 samples has 160 tokens.
+        (config.train.steps, config.train.tokens) = (0, 1601);
+        assert_eq!(Plan::new(&config, 100, 500.0).expect("an epoch has steps").horizon, 11);
+        config.train.tokens = 1;
+        assert_eq!(Plan::new(&config, 100, 500.0).expect("an epoch has steps").horizon, 1);
         assert_eq!([plan.period(5, 0), plan.period(0, 2), plan.period(0, 0)], [5, 6, 0]);
     }
 }

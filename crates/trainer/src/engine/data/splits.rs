@@ -32,6 +32,8 @@ pub(in crate::engine) struct Data {
 struct Facts {
     /// Training samples.
     train_len: usize,
+    /// The sum of their weights, if `train.tokens` needs it; else 0.
+    weight: f64,
     num_classes: usize,
     description: String,
     /// Facts about the files for the user.
@@ -105,6 +107,14 @@ impl SplitSource {
     }
 }
 
+/// Adds up the weights of samples, if `train.tokens` needs them.
+fn weight_of(source: &dyn BatchSource, config: &Config) -> Result<f64, TrainError> {
+    if config.train.tokens == 0 {
+        return Ok(0.0);
+    }
+    (0..source.len()).try_fold(0.0, |sum, index| Ok(sum + f64::from(source.weight(index)?)))
+}
+
 impl Data {
     /// Opens the configured images without decoding them, or uses a user's own sources for training and testing. If the first rank
     /// loads for all, it sends the facts to the others. Images are prepared on `device`, and cached there in at most `room` bytes. All
@@ -139,7 +149,8 @@ impl Data {
         let (train, test, images, facts) = match own {
             Some([train, test]) => {
                 let (train_len, description) = (train.len(), train.name().to_owned());
-                let facts = Facts { train_len, num_classes: 0, description, notes: Vec::new() };
+                let weight = weight_of(&*train, config)?;
+                let facts = Facts { train_len, weight, num_classes: 0, description, notes: Vec::new() };
                 (train, Some(test), None, facts)
             }
             None => {
@@ -147,7 +158,8 @@ impl Data {
                 let (train, test) = (images.train(), images.test());
                 let (num_classes, description) = (images.num_classes(), images.describe());
                 let notes = images.notes().to_vec();
-                let facts = Facts { train_len: train.len(), num_classes, description, notes };
+                let weight = weight_of(&*train, config)?;
+                let facts = Facts { train_len: train.len(), weight, num_classes, description, notes };
                 (train, test, Some(images), facts)
             }
         };
@@ -176,6 +188,15 @@ impl Data {
     /// The configured images, on a rank that loads them.
     pub(super) fn images(&self) -> Option<&ConfiguredImages> {
         self.splits.as_ref()?.images.as_ref()
+    }
+
+    /// Plans the training.
+    ///
+    /// # Errors
+    /// [`TrainError::NoStep`] if an epoch has no step.
+    pub(in crate::engine) fn plan(&self, config: &Config) -> Result<Plan, TrainError> {
+        let (images, batch) = (self.facts.train_len, config.train.global_batch);
+        Plan::new(config, images, self.facts.weight).ok_or(TrainError::NoStep { images, batch })
     }
 
     /// The number of training samples.

@@ -129,7 +129,7 @@ pub fn describe(task: &Task, config: &Config) -> Result<Vec<String>, TrainError>
     let inference = InferenceModel::build(task, config, None, weights, |_| Ok(()))?;
     let data = open_data(task, config, &inference)?;
     let (images, batch) = (data.train_len(), config.train.global_batch);
-    let plan = Plan::new(config, images).ok_or(TrainError::NoStep { images, batch })?;
+    let plan = data.plan(config)?;
     let networks = &inference.built.networks;
     let params = || networks.iter().flat_map(|network| network.store().buckets());
     let learnt = |network: &Network| -> usize {

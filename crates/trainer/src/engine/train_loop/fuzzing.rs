@@ -40,7 +40,8 @@ impl Resumable {
     pub fn new(task: Task, config: Config, folder: &Path) -> Result<Self, TrainError> {
         const IMAGES: usize = 64;
         let batch = config.train.global_batch;
-        let plan = Plan::new(&config, IMAGES).ok_or(TrainError::NoStep { images: IMAGES, batch })?;
+        let plan =
+            Plan::new(&config, IMAGES, IMAGES as f64).ok_or(TrainError::NoStep { images: IMAGES, batch })?;
         let context = precision::context(&config, 1)?;
         Ok(Self { task, config, plan, distributed: Distributed::none(), context, folder: folder.to_owned() })
     }

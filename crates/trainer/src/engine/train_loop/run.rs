@@ -20,7 +20,7 @@ use crate::engine::distributed::{AgreedAction, Distributed, Network};
 use crate::engine::generative_metrics::GenerativeMetrics;
 use crate::engine::observer::{Observer, ScaledRate, Started, StepRange};
 use crate::engine::training::{ImageSource, Task};
-use crate::engine::{Plan, TrainError, optimize, precision};
+use crate::engine::{TrainError, optimize, precision};
 use phalanx_run::{NextCommands, RunFolder, Summary};
 
 /// The end of a run that has not failed.
@@ -83,8 +83,7 @@ impl<'a> Parts<'a> {
         let device = distributed.device().compute().clone();
         let room = config.data.device_cache_mib.saturating_mul(1 << 20);
         let data = Data::open(config, task.open_data(config), distributed, &device, room)?;
-        let (images, batch) = (data.train_len(), config.train.global_batch);
-        let plan = Plan::new(config, images).ok_or(TrainError::NoStep { images, batch })?;
+        let plan = data.plan(config)?;
         let env = Environment { folder, config, plan, context, device, key: Key::new(config.train.seed) };
         let state = env.build_state(task, data.num_classes(), distributed)?;
         check_measure(config, &*state.training)?;

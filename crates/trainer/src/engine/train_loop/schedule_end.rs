@@ -50,16 +50,18 @@ impl Environment<'_> {
         if plan.stop < plan.horizon {
             return format!("--steps {}", plan.horizon);
         }
-        match train.steps {
-            0 => format!("--set train.epochs={} --epochs 0", 2 * train.epochs),
-            steps => self.longer(&(2 * steps).to_string()),
+        match (train.steps, train.tokens) {
+            (0, 0) => format!("--set train.epochs={} --epochs 0", 2 * train.epochs),
+            (0, tokens) => format!("--set train.tokens={} --steps 0", 2 * tokens),
+            (steps, _) => self.longer(&(2 * steps).to_string()),
         }
     }
 
     /// Returns the option that makes a run longer. Runs whose length is in epochs keep it in epochs.
     fn longer(&self, steps: &str) -> String {
-        match self.config.train.steps {
-            0 => "--set train.epochs=N --epochs 0".to_owned(),
+        match (self.config.train.steps, self.config.train.tokens) {
+            (0, 0) => "--set train.epochs=N --epochs 0".to_owned(),
+            (0, _) => "--set train.tokens=N --steps 0".to_owned(),
             _ => format!("--set train.steps={steps} --steps 0"),
         }
     }

@@ -13,7 +13,7 @@ use crate::engine::data::Data;
 use crate::engine::distributed::{Distributed, World};
 use crate::engine::observer::Observer;
 use crate::engine::training::{Task, Weights};
-use crate::engine::{Plan, TrainError, weights};
+use crate::engine::{TrainError, weights};
 
 /// Trains a task as one rank of `world`, until the configured step or until `stop` is raised on any rank. Resumes from the newest
 /// complete checkpoint in `folder`, if there is one.
@@ -52,8 +52,7 @@ pub fn train(
 pub fn rehearse(task: &Task, config: &Config) -> Result<(), TrainError> {
     let (device, alone) = (ComputeDevice::host(), Distributed::none());
     let data = Data::open(config, task.open_data(config), &alone, &device, 0)?;
-    let (images, batch) = (data.train_len(), config.train.global_batch);
-    Plan::new(config, images).ok_or(TrainError::NoStep { images, batch })?;
+    data.plan(config)?;
     let built = task.build(config, Some(data.num_classes()), Weights::Absent, &device)?;
     weights::check_configured(config, &built, true)?;
     check_measure(config, &*built.training)
