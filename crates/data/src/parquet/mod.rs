@@ -6,6 +6,7 @@
 //! The parquet crate trusts the metadata of a file. So [`schema_check`] and [`page_check`] look at the claims before it
 //! allocates memory for them.
 
+mod labelled;
 mod limits;
 mod page_check;
 mod schema_check;
@@ -25,6 +26,7 @@ use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
+pub use self::labelled::{LabelledRows, read_parquet_labelled};
 pub use self::texts::read_parquet_texts;
 
 /// The accepted names of the column of compressed images, and the name of the column of labels.
@@ -115,18 +117,20 @@ fn broken(file: &Path, error: &dyn std::error::Error) -> DataError {
     unreadable(file, error.to_string())
 }
 
+/// The description of a file's features by the `datasets` library.
+fn description(metadata: &ParquetMetaData) -> Option<&str> {
+    let pairs = metadata.file_metadata().key_value_metadata()?;
+    pairs.iter().find(|pair| pair.key == "huggingface")?.value.as_deref()
+}
+
 /// Reads the class names of a file, which must be those of the files before it.
 fn collect_class_names(
     metadata: &ParquetMetaData,
     path: &Path,
     class_names: &mut Option<Vec<String>>,
 ) -> Result<()> {
-    let json = metadata
-        .file_metadata()
-        .key_value_metadata()
-        .and_then(|pairs| pairs.iter().find(|pair| pair.key == "huggingface"))
-        .and_then(|pair| pair.value.as_deref());
-    if let Some(names) = json.map(|json| names_of(json, path)).transpose()?.flatten() {
+    let json = description(metadata);
+    if let Some(names) = json.map(|json| names_of(json, LABEL_COLUMN, path)).transpose()?.flatten() {
         let before = class_names.get_or_insert_with(|| names.clone());
         if *before != names {
             let reason = format!("{names:?}, but the files before have {before:?}");
@@ -210,12 +214,11 @@ fn read_bytes(
 
 fn read_labels(group: &dyn RowGroupReader, column: usize, file: &Path, first_row: usize) -> Result<Vec<i64>> {
     let rows = group.metadata().num_rows();
+    let name = group.metadata().column(column).column_path().string();
     match group.get_column_reader(column).map_err(|error| broken(file, &error))? {
-        ColumnReader::Int64ColumnReader(reader) => {
-            read_column(reader, rows, file, LABEL_COLUMN, group, first_row)
-        }
+        ColumnReader::Int64ColumnReader(reader) => read_column(reader, rows, file, &name, group, first_row),
         ColumnReader::Int32ColumnReader(reader) => {
-            let labels = read_column(reader, rows, file, LABEL_COLUMN, group, first_row)?;
+            let labels = read_column(reader, rows, file, &name, group, first_row)?;
             Ok(labels.into_iter().map(i64::from).collect())
         }
         _ => Err(wrong_type(group, column, "integer", file)),
@@ -267,16 +270,19 @@ fn read_column<T: DataType>(
     Ok(values)
 }
 
-/// Parses the class names in the metadata of the `datasets` library; `None` if the label has none.
-fn names_of(json: &str, path: &Path) -> Result<Option<Vec<String>>> {
+/// Parses the class names of a column in the metadata of the `datasets` library; `None` if it has none.
+fn names_of(json: &str, column: &str, path: &Path) -> Result<Option<Vec<String>>> {
     let wrong = |reason: String| DataError::ClassNames { path: path.to_path_buf(), reason };
     let info: serde_json::Value =
         serde_json::from_str(json).map_err(|error| wrong(format!("huggingface metadata: {error}")))?;
-    let Some(names) = info.pointer("/info/features/label/names") else { return Ok(None) };
+    let features = info.pointer("/info/features");
+    let Some(names) = features.and_then(|features| features.get(column)?.get("names")) else {
+        return Ok(None);
+    };
     let names = names.as_array().filter(|names| !names.is_empty());
     let names = names
         .and_then(|names| names.iter().map(|n| n.as_str().map(String::from)).collect::<Option<Vec<_>>>());
     names
         .map(Some)
-        .ok_or_else(|| wrong("huggingface metadata: label.names is not a list of names".to_string()))
+        .ok_or_else(|| wrong(format!("huggingface metadata: {column}.names is not a list of names")))
 }

@@ -4,13 +4,14 @@
 //! |---|---|
 //! | `.jsonl`, `.ndjson` | two keys of a line |
 //! | `.tsv` | two columns that the first line names |
+//! | `.parquet` | two columns; numbers have the names that Hugging Face's `datasets` writes into the file |
 //! | a folder of folders | each file, and the name of its folder; folders named `train` and `test` may be above |
 //! | a folder of such files | the same, the splits by names |
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use phalanx_data::{DataError, Links, Result, Split, encoding};
+use phalanx_data::{DataError, LabelledRows, Links, Result, Split, encoding, read_parquet_labelled};
 use serde_json::Value;
 
 use super::{Documents, DocumentsConfig, ending, split_of};
@@ -51,23 +52,24 @@ struct Named {
 
 impl LabelledDocuments {
     /// Reads all texts that a path names. Where no names tell the splits, of every `100 / test_percent` texts the last is for testing.
-    /// Classes are in the order of their names, or of their numbers.
+    /// Classes are in the order of their names, or of their numbers, which parquet
+    /// files may name.
     ///
     /// # Errors
     /// If a file cannot be read or is malformed: the error names the line; or if there is no text, or a split has none.
     pub fn open(path: &Path, keys: &LabelKeys, test_percent: u64) -> Result<Self> {
         let documents = Documents::open(&[path.to_owned()], DocumentsConfig::default())?;
-        let mut all = Vec::new();
+        let (mut all, mut names) = (Vec::new(), None);
         for file in documents.files() {
             let split = split_below(path, file);
             let mut take = |text: String, class: String| all.push(Named { text, class, split });
             match ending(file) {
                 "jsonl" | "ndjson" => json_lines(file, keys, &mut take)?,
                 "tsv" => table(file, keys, &mut take)?,
+                "parquet" => parquet(file, keys, &mut names, &mut take)?,
                 _ if path.is_dir() => whole(file, &mut take)?,
                 _ => {
-                    let looked_for =
-                        "lines of JSON (.jsonl), a table (.tsv), or a folder with a folder for each class";
+                    let looked_for = "lines of JSON (.jsonl), a table (.tsv or .parquet), or a folder with a folder for each class";
                     return Err(DataError::Unrecognised {
                         path: path.to_owned(),
                         looked_for: looked_for.into(),
@@ -75,7 +77,8 @@ impl LabelledDocuments {
                 }
             }
         }
-        let classes = in_order(all.iter().map(|named| named.class.clone()).collect());
+        let classes =
+            names.unwrap_or_else(|| in_order(all.iter().map(|named| named.class.clone()).collect()));
         let named = all.iter().any(|named| named.split == Some(Split::Train));
         let every = 100_usize.checked_div(test_percent as usize).map_or(usize::MAX, |every| every.max(2));
         let (mut train, mut test) = (Vec::new(), Vec::new());
@@ -154,6 +157,25 @@ fn json_lines(file: &Path, keys: &LabelKeys, take: &mut dyn FnMut(String, String
         take(of(&keys.text)?, of(&keys.class)?);
         Ok(())
     })
+}
+
+/// Reads the rows of a file. All files must name the same classes.
+fn parquet(
+    file: &Path,
+    keys: &LabelKeys,
+    known: &mut Option<Vec<String>>,
+    take: &mut dyn FnMut(String, String),
+) -> Result<()> {
+    let LabelledRows { texts, classes, names } = read_parquet_labelled(file, &keys.text, &keys.class)?;
+    if let Some(names) = names {
+        let before = known.get_or_insert_with(|| names.clone());
+        if *before != names {
+            let reason = format!("{names:?}, but the files before have {before:?}");
+            return Err(DataError::ClassNames { path: file.to_owned(), reason });
+        }
+    }
+    texts.into_iter().zip(classes).for_each(|(text, class)| take(text, class));
+    Ok(())
 }
 
 fn table(file: &Path, keys: &LabelKeys, take: &mut dyn FnMut(String, String)) -> Result<()> {

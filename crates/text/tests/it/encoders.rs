@@ -132,3 +132,39 @@ fn texts_with_classes_are_read_from_files_and_folders() {
     let error = LabelledDocuments::open(&only, &keys, 50).expect_err("no test split");
     assert!(error.to_string().contains("0 for testing"), "{error}");
 }
+
+#[test]
+fn tables_of_hugging_face_keep_the_order_of_their_classes() {
+    let fixtures = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    let place = tempfile::tempdir().expect("a folder");
+    for split in ["train", "test"] {
+        let bytes = std::fs::read(fixtures.join(format!("labelled_{split}.parquet"))).expect("there");
+        std::fs::write(place.path().join(format!("{split}-00000-of-00001.parquet")), bytes).expect("writes");
+    }
+    let keys = |text: &str, class: &str| LabelKeys { text: text.into(), class: class.into() };
+    let open = |path: &std::path::Path, keys: &LabelKeys| LabelledDocuments::open(path, keys, 50);
+    let read = open(place.path(), &keys("text", "label")).expect("sound");
+    assert_eq!(read.classes(), ["world", "sports", "business"]);
+    let of = |split| -> Vec<(&str, u32)> {
+        read.texts(split).iter().map(|text| (text.text.as_str(), text.class)).collect()
+    };
+    assert_eq!(of(Split::Train)[3], ("a record, ünïcode: 走", 1));
+    assert_eq!(of(Split::Test), [("prices rose", 2), ("peace", 0)]);
+    // Numbers without names, and texts as classes.
+    let file = place.path().join("train-00000-of-00001.parquet");
+    std::fs::rename(&file, place.path().join("rows.parquet")).expect("there");
+    let file = place.path().join("rows.parquet");
+    assert_eq!(open(&file, &keys("text", "idx")).expect("sound").classes(), ["0", "1", "2", "3"]);
+    assert_eq!(open(&file, &keys("text", "text")).expect("sound").classes()[0], "a goal in the last minute");
+    for (keys, words) in [
+        (keys("body", "label"), "no column body; it has text, idx, label"),
+        (keys("idx", "label"), "column idx is INT32, not byte array"),
+    ] {
+        let error = open(&file, &keys).expect_err(words).to_string();
+        assert!(error.contains(words), "{error}");
+    }
+    let whole = std::fs::read(&file).expect("there");
+    std::fs::write(&file, &whole[..whole.len() / 2]).expect("writes");
+    let error = open(&file, &keys("text", "label")).expect_err("cut").to_string();
+    assert!(error.contains("rows.parquet"), "{error}");
+}
