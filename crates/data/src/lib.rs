@@ -159,7 +159,7 @@ pub use image_folder::ImageFolder;
 pub use imagenet::open_imagenet;
 pub use loader::{Loader, LoaderConfig};
 pub use mix::{Mixing, Mixture};
-pub use parquet::{LabelledRows, read_parquet_labelled, read_parquet_texts};
+pub use parquet::{LabelledColumns, LabelledRows, read_parquet_labelled, read_parquet_texts};
 pub use regular_file::Links;
 pub use sampler::{
     Chunks, DistributedSampler, MicroBatchRange, Order, RankSamples, SampleLengths, SamplerConfig, Tail,

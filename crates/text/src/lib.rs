@@ -64,9 +64,10 @@ pub mod tokenizer;
 pub use bleu::BleuCounts;
 pub use corpus::{Corpus, CorpusConfig, TokenizerChoice};
 pub use dataset::{
-    DocumentBorders, LabelledCollation, LabelledTexts, LabelledTokens, MaskedCollation, MaskedSequence,
-    MaskedTexts, MaskingConfig, PairCollation, SequenceBorders, SequenceLengths, TokenBlocks, TokenPair,
-    TokenPairs, TokenPart, TokenSequences, TokenWindow, TokenWindows, WindowCollation, WindowsConfig,
+    DocumentBorders, LabelledCollation, LabelledSegments, LabelledTexts, LabelledTokens, MaskedCollation,
+    MaskedSequence, MaskedTexts, MaskingConfig, PairCollation, Segments, SequenceBorders, SequenceLengths,
+    TokenBlocks, TokenPair, TokenPairs, TokenPart, TokenSequences, TokenWindow, TokenWindows,
+    WindowCollation, WindowsConfig,
 };
 pub use documents::{Documents, DocumentsConfig, LabelKeys, LabelledDocument, LabelledDocuments, Passage};
 pub use encode::{EncodeConfig, Encoded, EncodedSplit, encode};

@@ -60,6 +60,10 @@ fn corpora() -> Vec<Vec<u8>> {
         ("text/tokenizer.model", MODEL),
         ("classes/all.tsv", b"text\tlabel\none\tgood\ntwo\tbad\nthree\tgood\n"),
         ("classes/more.jsonl", b"{\"text\": \"four\", \"label\": 3}\n"),
+        (
+            "named/rows.parquet",
+            include_bytes!("../../../crates/text/tests/fixtures/labelled_train.parquet").as_slice(),
+        ),
         ("pairs/a.mo", &catalogue()),
         ("pairs/b.tsv", b"de\ten\neins\tone\n"),
         ("pairs/c.en", b"one\n"),
@@ -77,8 +81,9 @@ fn read_corpora(bytes: &[u8]) {
         let _ = tokenizer.decode(&tokens);
         assert_eq!(tokenizer.byte_lengths().len(), tokenizer.vocab());
     }
-    let keys = LabelKeys { text: "text".to_owned(), class: "label".to_owned() };
-    if let Ok(labelled) = LabelledDocuments::open(&place.path().join("classes"), &keys, 50) {
+    let keys = LabelKeys { text: "text".to_owned(), second: None, class: "label".to_owned() };
+    for folder in ["classes", "named"] {
+        let Ok(labelled) = LabelledDocuments::open(&place.path().join(folder), &keys, 50) else { continue };
         let texts = [Split::Train, Split::Test].map(|split| labelled.texts(split));
         assert!(texts.into_iter().flatten().all(|text| (text.class as usize) < labelled.classes().len()));
     }

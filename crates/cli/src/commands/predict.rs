@@ -15,8 +15,8 @@ use phalanx_data::ImageFiles;
 use phalanx_run::Grid;
 use phalanx_trainer::config::{Config, Resolved};
 use phalanx_trainer::engine::{
-    CheckpointChoice, ClassAnswer, Picture, PredictOptions, PredictOutcome, Prediction, TrainedModel,
-    predict, predict_texts,
+    CheckpointChoice, ClassAnswer, Picture, PredictOptions, PredictOutcome, Prediction, TextInput,
+    TrainedModel, predict, predict_texts,
 };
 
 /// The pictures of a grid, and those in a row.
@@ -42,9 +42,15 @@ pub(super) struct PredictArgs {
     /// A text, for a classifier of texts; several are computed together.
     #[arg(long = "text", value_name = "TEXT", conflicts_with_all = ["images", "grid"])]
     texts: Vec<String>,
+    /// The second text of a `--text`, for a classifier of pairs; one for each.
+    #[arg(long = "pair", value_name = "TEXT", requires = "texts")]
+    pairs: Vec<String>,
     /// A file with a text in each line.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["images", "texts", "grid"])]
     text_file: Option<PathBuf>,
+    /// A file with the second text of each line of `--text-file`.
+    #[arg(long, value_name = "FILE", requires = "text_file")]
+    pair_file: Option<PathBuf>,
     /// Show this many of the most probable classes.
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     top: u16,
@@ -96,6 +102,30 @@ fn batch(config: &Config) -> usize {
     if config.eval.batch > 0 { config.eval.batch } else { config.train.global_batch }
 }
 
+/// Returns the texts of the options.
+fn texts_of(args: &PredictArgs) -> Result<Vec<TextInput>, CliError> {
+    let lines = |option: &str, file: &Path| {
+        let text = phalanx_run::Links::Follow.read_text(file);
+        let text = text.map_err(|error| CliError::Usage(format!("{option} {}: {error}", file.display())))?;
+        let lines = text.lines().filter(|line| !line.trim().is_empty());
+        Ok::<_, CliError>(lines.map(str::to_owned).collect::<Vec<String>>())
+    };
+    let of_file = |option: &str, file: Option<&PathBuf>, given: &[String]| match file {
+        Some(file) => lines(option, file),
+        None => Ok(given.to_vec()),
+    };
+    let texts = of_file("--text-file", args.text_file.as_ref(), &args.texts)?;
+    let seconds = of_file("--pair-file", args.pair_file.as_ref(), &args.pairs)?;
+    if !seconds.is_empty() && seconds.len() != texts.len() {
+        let (texts, seconds) = (texts.len(), seconds.len());
+        return Err(CliError::Usage(format!(
+            "{texts} texts and {seconds} second texts; each text needs one"
+        )));
+    }
+    let mut seconds = seconds.into_iter();
+    Ok(texts.into_iter().map(|text| TextInput { text, second: seconds.next() }).collect())
+}
+
 /// Predicts the classes of texts.
 fn predict_of_texts(
     program: &Program,
@@ -103,23 +133,22 @@ fn predict_of_texts(
     model: &TrainedModel,
     config: &Config,
 ) -> Result<(), CliError> {
-    let texts = match &args.text_file {
-        None => args.texts.clone(),
-        Some(file) => {
-            let text = phalanx_run::Links::Follow.read_text(file);
-            let text =
-                text.map_err(|error| CliError::Usage(format!("--text-file {}: {error}", file.display())))?;
-            text.lines().filter(|line| !line.trim().is_empty()).map(str::to_owned).collect()
-        }
-    };
+    let texts = texts_of(args)?;
     let options = PredictOptions { batch: batch(config), top: args.top.into(), pictures: 0 };
     let mut print = |number: usize, answer: &ClassAnswer| match args.json {
         true => {
             let mut object = answer_as_json(answer, args.top > 1);
-            object.insert("text".to_owned(), texts[number].as_str().into());
+            object.insert("text".to_owned(), texts[number].text.as_str().into());
+            if let Some(second) = &texts[number].second {
+                object.insert("pair".to_owned(), second.as_str().into());
+            }
             out(&Value::from(object).to_string());
         }
-        false => out(&format!("{}  {}", answer_as_words(answer), texts[number])),
+        false => {
+            let TextInput { text, second } = &texts[number];
+            let second = second.as_ref().map_or_else(String::new, |second| format!(" | {second}"));
+            out(&format!("{}  {text}{second}", answer_as_words(answer)));
+        }
     };
     let task = task_alone(program, config)?;
     predict_texts(&task, model, config, &texts, options, &mut print).map_err(CliError::failed)

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use phalanx_checkpoint::Checkpoint;
 use phalanx_run::RunFolder;
 use phalanx_trainer::config::{Config, Resolved, diff};
-use phalanx_trainer::engine::{CheckpointChoice, ModelMetadata, Task, TrainedModel};
+use phalanx_trainer::engine::{CheckpointChoice, ModelMetadata, Task, TrainedModel, TransformersModels};
 
 use super::error::CliError;
 use super::resolve::{configuration_of, task_alone};
@@ -100,6 +100,7 @@ impl NamedModel {
         let origin = folder.display().to_string();
         resolved.set_value(&origin, "model.kind", toml::Value::String(kind))?;
         set_kept_files(program, &mut resolved, folder)?;
+        set_length(program, &mut resolved, folder)?;
         Ok(Self { model: TrainedModel::published(folder.to_owned()), resolved, run: None })
     }
 
@@ -134,10 +135,31 @@ fn set_kept_files(program: &Program, resolved: &mut Resolved, folder: &Path) -> 
     Ok(())
 }
 
+/// Sets the length of the longest text to the positions of the published model in a folder, for a task that needs one.
+fn set_length(program: &Program, resolved: &mut Resolved, folder: &Path) -> Result<(), CliError> {
+    let key = task_alone(program, &resolved.config)?.transformers().and_then(|models| models.length_key);
+    let Some(key) = key else { return Ok(()) };
+    let positions = published_config(folder)
+        .and_then(|json| json.get(TransformersModels::POSITIONS)?.as_u64())
+        .and_then(|positions| i64::try_from(positions).ok());
+    match positions {
+        Some(positions) => {
+            let value = toml::Value::Integer(positions);
+            Ok(resolved.set_value(&folder.display().to_string(), key, value)?)
+        }
+        None => Ok(()),
+    }
+}
+
+/// Reads the `config.json` of a folder; `None` if there is none, or it is no JSON.
+fn published_config(folder: &Path) -> Option<serde_json::Value> {
+    let text = phalanx_run::Links::Follow.read_text(&folder.join(FOLDER_CONFIG)).ok()?;
+    serde_json::from_str(&text).ok()
+}
+
 /// Returns the name of the task that has the published model in a folder, by its `config.json`; `None` if there is none.
 fn published_task(program: &Program, folder: &Path) -> Option<String> {
-    let text = phalanx_run::Links::Follow.read_text(&folder.join(FOLDER_CONFIG)).ok()?;
-    let json: serde_json::Value = serde_json::from_str(&text).ok()?;
+    let json = published_config(folder)?;
     let model_type = json.get("model_type")?.as_str()?;
     let architecture = json["architectures"][0].as_str();
     let is_it = |task: &&Task| task.transformers().is_some_and(|models| models.has(model_type, architecture));

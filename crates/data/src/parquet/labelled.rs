@@ -12,56 +12,96 @@ use super::{
 use crate::error::{DataError, Result};
 use crate::parquet::limits::Limits;
 
+/// The columns of texts with classes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LabelledColumns<'a> {
+    /// The column of the text.
+    pub text: &'a str,
+    /// The column of a second text, of which the class is, too.
+    pub second: Option<&'a str>,
+    /// The column of the class.
+    pub class: &'a str,
+}
+
 /// The rows of a file: texts, and the name of the class of each.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LabelledRows {
     /// The texts.
     pub texts: Vec<String>,
+    /// The second texts; none without a column of them.
+    pub seconds: Vec<String>,
     /// The names of their classes; the numbers, where the file names none.
     pub classes: Vec<String>,
     /// All classes in the order of their numbers, if the file names them.
     pub names: Option<Vec<String>>,
 }
 
-/// Reads the texts of the column `text` and the classes of the column `class`: whole numbers, whose names the metadata of Hugging
-/// Face's `datasets` may have, or texts.
+/// The places of columns in a file.
+struct Places {
+    text: usize,
+    second: Option<usize>,
+    class: usize,
+}
+
+/// Reads texts with classes: texts, or whole numbers, whose names the metadata of Hugging Face's `datasets` may have.
 ///
 /// # Errors
 /// If the file is damaged or has no such column, a value is null or not UTF-8, or a number has no name.
-pub fn read_parquet_labelled(path: &Path, text: &str, class: &str) -> Result<LabelledRows> {
+pub fn read_parquet_labelled(path: &Path, columns: LabelledColumns<'_>) -> Result<LabelledRows> {
     let (mut file, reader) = without_panics(path, || open(path))?;
     let file_bytes = file.metadata().map_err(|error| DataError::io(path, error))?.len();
     let metadata = reader.metadata();
     let json = description(metadata);
-    let names = json.map(|json| names_of(json, class, path)).transpose()?.flatten();
+    let names = json.map(|json| names_of(json, columns.class, path)).transpose()?.flatten();
     let schema = metadata.file_metadata().schema_descr();
-    let columns = [find_column(schema, &[text], path)?, find_column(schema, &[class], path)?];
-    check_columns(metadata, &columns, &mut file, file_bytes).map_err(|reason| unreadable(path, reason))?;
+    let find = |column: &str| find_column(schema, &[column], path);
+    let places = Places {
+        text: find(columns.text)?,
+        second: columns.second.map(find).transpose()?,
+        class: find(columns.class)?,
+    };
+    let all: Vec<usize> =
+        [Some(places.text), places.second, Some(places.class)].into_iter().flatten().collect();
+    check_columns(metadata, &all, &mut file, file_bytes).map_err(|reason| unreadable(path, reason))?;
     let limits = Limits::of(file_bytes);
-    let mut rows = LabelledRows { texts: Vec::new(), classes: Vec::new(), names };
+    let mut rows = LabelledRows { names, ..LabelledRows::default() };
     let mut total = 0_u64;
     for number in 0..reader.num_row_groups() {
-        let first = rows.texts.len();
         let group = reader.get_row_group(number).map_err(|error| unreadable(path, error.to_string()))?;
-        let [texts, classes] = without_panics(path, || {
-            Ok([
-                strings(&*group, columns[0], path, first)?,
-                classes_of(&*group, columns[1], path, (first, &rows))?,
-            ])
-        })?;
-        if texts.len() != classes.len() {
-            let reason = format!("{} texts but {} classes from row {first}", texts.len(), classes.len());
-            return Err(unreadable(path, reason));
-        }
-        total = texts.iter().fold(total, |total, text| total.saturating_add(text.len() as u64));
+        let read = without_panics(path, || read_group(&*group, &places, path, &rows))?;
+        let texts = read.texts.iter().chain(&read.seconds);
+        total = texts.fold(total, |total, text| total.saturating_add(text.len() as u64));
         if total > limits.bytes {
             let reason = format!("its texts have {total} bytes, more than the limit of {}", limits.bytes);
             return Err(unreadable(path, reason));
         }
-        rows.texts.extend(texts);
-        rows.classes.extend(classes);
+        rows.texts.extend(read.texts);
+        rows.seconds.extend(read.seconds);
+        rows.classes.extend(read.classes);
     }
     Ok(rows)
+}
+
+/// Reads a row group, which is behind `before`.
+fn read_group(
+    group: &dyn RowGroupReader,
+    places: &Places,
+    path: &Path,
+    before: &LabelledRows,
+) -> Result<LabelledRows> {
+    let first = before.texts.len();
+    let texts = strings(group, places.text, path, first)?;
+    let seconds = places.second.map(|second| strings(group, second, path, first)).transpose()?;
+    let classes = classes_of(group, places.class, path, before)?;
+    let number = texts.len();
+    if classes.len() != number || seconds.as_ref().is_some_and(|seconds| seconds.len() != number) {
+        let classes = classes.len();
+        let reason = format!(
+            "{number} texts, but {classes} classes or another number of second texts from row {first}"
+        );
+        return Err(unreadable(path, reason));
+    }
+    Ok(LabelledRows { texts, seconds: seconds.unwrap_or_default(), classes, names: None })
 }
 
 /// Reads a column of texts.
@@ -81,13 +121,14 @@ fn classes_of(
     group: &dyn RowGroupReader,
     column: usize,
     path: &Path,
-    (first, rows): (usize, &LabelledRows),
+    before: &LabelledRows,
 ) -> Result<Vec<String>> {
+    let first = before.texts.len();
     if group.metadata().column(column).column_type() == Type::BYTE_ARRAY {
         return strings(group, column, path, first);
     }
     let named = |(row, number): (usize, i64)| {
-        let Some(names) = &rows.names else { return Ok(number.to_string()) };
+        let Some(names) = &before.names else { return Ok(number.to_string()) };
         let name = usize::try_from(number).ok().and_then(|number| names.get(number));
         name.cloned().ok_or_else(|| {
             let reason = format!("row {} has class {number}; the file names {}", first + row, names.len());

@@ -26,7 +26,7 @@ use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-pub use self::labelled::{LabelledRows, read_parquet_labelled};
+pub use self::labelled::{LabelledColumns, LabelledRows, read_parquet_labelled};
 pub use self::texts::read_parquet_texts;
 
 /// The accepted names of the column of compressed images, and the name of the column of labels.

@@ -224,7 +224,7 @@ fn measures_of_texts_do_not_depend_on_the_batch() {
     let measures = |line: &str| -> Vec<f64> {
         let text = place.succeed(&format!("eval run --json {line}"));
         let all: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-        ["loss", "accuracy", "perplexity", "bits_per_byte"]
+        ["loss", "perplexity", "bits_per_byte", "accuracy"]
             .map(|name| all[name].as_f64().expect("a number"))
             .to_vec()
     };
@@ -339,6 +339,13 @@ fn encoders_give_the_losses_of_one_rank() {
         format!("{{\"text\": \"it is {more}{word}\", \"label\": \"{}\"}}\n", ["yes", "no"][at % 4 / 2])
     };
     place.write("texts.jsonl", (0..60).map(line).collect::<String>());
+    // The class is that of both texts: whether their words are the same.
+    let pair = |at: usize| {
+        let [one, two] = [at % 4, at / 4 % 4].map(|word| ["good", "fine", "bad", "poor"][word]);
+        let more = "so ".repeat(at % 5);
+        format!("{{\"text\": \"{more}{one}\", \"other\": \"{two}\", \"label\": {}}}\n", u8::from(one == two))
+    };
+    place.write("pairs.jsonl", (0..60).map(pair).collect::<String>());
     for (model, data, name) in [
         (BERT, "--set model.texts=40", "sentences"),
         // The last block of the text is shorter, so samples have different numbers of hidden tokens.
@@ -346,6 +353,7 @@ fn encoders_give_the_losses_of_one_rank() {
         (CLASSIFIER, "--set model.texts=40", "judged"),
         // Texts of different lengths: ranks pad to different lengths.
         (CLASSIFIER, "--set data.path=texts.jsonl", "labelled"),
+        (CLASSIFIER, "--set data.path=pairs.jsonl --set model.pair_key=other", "pairs"),
     ] {
         place.succeed(&format!("{model} {data} --ranks 1 --out {name}"));
         let losses =
@@ -368,6 +376,16 @@ fn encoders_give_the_losses_of_one_rank() {
         let run = format!("{name}-bf16");
         place.succeed(&format!("{model} {data} --ranks 2 --set train.precision=bf16 --out {run}"));
         assert_close(&run, &losses(&run), &expected, 0.05);
+    }
+    let answer: serde_json::Value =
+        serde_json::from_str(&place.succeed("predict pairs --text good --pair poor --json")).expect("JSON");
+    assert_eq!((answer["text"].as_str(), answer["pair"].as_str()), (Some("good"), Some("poor")));
+    for (line, words) in [
+        ("predict pairs --text good", "\"good\" has no second text, and the model was trained on pairs"),
+        ("predict pairs --text good --text bad --pair poor", "2 texts and 1 second texts"),
+    ] {
+        let said = place.fail(line);
+        assert!(said.contains(words), "{said}");
     }
     // Of an epoch other tokens are hidden than of the next, and a resumption hides the same.
     let line = format!("{BERT} --set model.texts=12 --ranks 2");
@@ -426,6 +444,18 @@ fn an_encoder_fills_in_masks_and_is_fine_tuned_as_a_classifier() {
     assert!((probability(&alone) - probability(&both[0])).abs() < 1e-6);
     let said = place.fail("predict run --text-file texts");
     assert!(said.contains("predicts no classes of texts"), "{said}");
+    // The folder as another program writes it: texts may be as long as the model has positions.
+    place.succeed("export tuned --out judged/");
+    let weights = place.path("judged/model.safetensors");
+    let tensors = phalanx_tensor::io::load_safetensors(&weights).expect("reads");
+    phalanx_tensor::io::save_safetensors(&weights, &tensors, &[]).expect("writes");
+    let config = std::fs::read_to_string(place.path("judged/config.json")).expect("written");
+    let mut config: serde_json::Value = serde_json::from_str(&config).expect("JSON");
+    config.as_object_mut().expect("an object").remove("phalanx");
+    assert_eq!(config["max_position_embeddings"], 24);
+    place.write("judged/config.json", config.to_string());
+    let published = answer(place.succeed("predict judged --text-file texts --json").trim());
+    assert!((probability(&published) - probability(&alone)).abs() < 1e-6, "{published} and {alone}");
 }
 
 #[test]

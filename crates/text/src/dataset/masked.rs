@@ -8,7 +8,7 @@ use phalanx_data::rng::{Purpose, below, rng_for, shuffle};
 use phalanx_data::{Batch, DataError, Dataset, Result};
 
 use super::SequenceLengths;
-use super::labelled::Rows;
+use super::segments::{Rows, Segments};
 use crate::tokenizer::{EncoderTokens, Tokenizer};
 
 /// Of ten chosen tokens this many are masked, and the next one is replaced by another token; the last stays.
@@ -139,7 +139,8 @@ impl Collate<MaskedSequence> for MaskedCollation {
         let mut rows = Rows::new(self.length, self.padding);
         while let Some(sample) = samples.next() {
             let (index, sequence) = sample?;
-            rows.push(samples, index, &sequence.tokens)?;
+            let (tokens, second_at) = (sequence.tokens.clone(), sequence.tokens.len());
+            rows.push(samples, index, Segments { tokens, second_at })?;
             texts.push(sequence);
         }
         let (number, length) = (texts.len(), rows.length());

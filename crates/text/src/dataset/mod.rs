@@ -5,6 +5,7 @@ mod collation;
 mod labelled;
 mod masked;
 mod pairs;
+mod segments;
 mod sequences;
 mod windows;
 
@@ -15,9 +16,10 @@ use phalanx_data::Result;
 use crate::shards::TokenStream;
 pub use blocks::{SequenceLengths, TokenBlocks};
 pub use collation::WindowCollation;
-pub use labelled::{LabelledCollation, LabelledTexts, LabelledTokens};
+pub use labelled::{LabelledCollation, LabelledSegments, LabelledTexts, LabelledTokens};
 pub use masked::{MaskedCollation, MaskedSequence, MaskedTexts, MaskingConfig};
 pub use pairs::{PairCollation, TokenPair, TokenPairs};
+pub use segments::Segments;
 pub use sequences::{SequenceBorders, TokenSequences};
 pub use windows::{DocumentBorders, TokenWindow, TokenWindows, WindowsConfig};
 

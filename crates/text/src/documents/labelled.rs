@@ -1,17 +1,19 @@
-//! Texts with classes.
+//! Texts with classes, or pairs of texts with one.
 //!
-//! | path | a text and its class |
+//! | path | a text, a second one if there is to be one, and the class |
 //! |---|---|
-//! | `.jsonl`, `.ndjson` | two keys of a line |
-//! | `.tsv` | two columns that the first line names |
-//! | `.parquet` | two columns; numbers have the names that Hugging Face's `datasets` writes into the file |
+//! | `.jsonl`, `.ndjson` | keys of a line |
+//! | `.tsv` | columns that the first line names |
+//! | `.parquet` | columns; numbers have the names that Hugging Face's `datasets` writes into the file |
 //! | a folder of folders | each file, and the name of its folder; folders named `train` and `test` may be above |
 //! | a folder of such files | the same, the splits by names |
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use phalanx_data::{DataError, LabelledRows, Links, Result, Split, encoding, read_parquet_labelled};
+use phalanx_data::{
+    DataError, LabelledColumns, LabelledRows, Links, Result, Split, encoding, read_parquet_labelled,
+};
 use serde_json::Value;
 
 use super::{Documents, DocumentsConfig, ending, split_of};
@@ -22,6 +24,8 @@ use crate::lines::{for_each_line, for_each_text, wrong_line};
 pub struct LabelKeys {
     /// The key of the text.
     pub text: String,
+    /// The key of a second text, of which the class is, too.
+    pub second: Option<String>,
     /// The key of the class.
     pub class: String,
 }
@@ -31,6 +35,8 @@ pub struct LabelKeys {
 pub struct LabelledDocument {
     /// The text.
     pub text: String,
+    /// The second text.
+    pub second: Option<String>,
     /// The class, an index into [`LabelledDocuments::classes`].
     pub class: u32,
 }
@@ -46,8 +52,8 @@ pub struct LabelledDocuments {
 /// A text with the name of its class.
 struct Named {
     text: String,
+    second: Option<String>,
     class: String,
-    split: Option<Split>,
 }
 
 impl LabelledDocuments {
@@ -62,12 +68,12 @@ impl LabelledDocuments {
         let (mut all, mut names) = (Vec::new(), None);
         for file in documents.files() {
             let split = split_below(path, file);
-            let mut take = |text: String, class: String| all.push(Named { text, class, split });
+            let mut take = |named: Named| all.push((named, split));
             match ending(file) {
                 "jsonl" | "ndjson" => json_lines(file, keys, &mut take)?,
                 "tsv" => table(file, keys, &mut take)?,
                 "parquet" => parquet(file, keys, &mut names, &mut take)?,
-                _ if path.is_dir() => whole(file, &mut take)?,
+                _ if path.is_dir() && keys.second.is_none() => whole(file, &mut take)?,
                 _ => {
                     let looked_for = "lines of JSON (.jsonl), a table (.tsv or .parquet), or a folder with a folder for each class";
                     return Err(DataError::Unrecognised {
@@ -78,14 +84,18 @@ impl LabelledDocuments {
             }
         }
         let classes =
-            names.unwrap_or_else(|| in_order(all.iter().map(|named| named.class.clone()).collect()));
-        let named = all.iter().any(|named| named.split == Some(Split::Train));
+            names.unwrap_or_else(|| in_order(all.iter().map(|(named, _)| named.class.clone()).collect()));
+        let named = all.iter().any(|(_, split)| *split == Some(Split::Train));
         let every = 100_usize.checked_div(test_percent as usize).map_or(usize::MAX, |every| every.max(2));
         let (mut train, mut test) = (Vec::new(), Vec::new());
-        for (number, Named { text, class, split }) in all.into_iter().enumerate() {
+        for (number, (Named { text, second, class }, split)) in all.into_iter().enumerate() {
             let for_test = if named { split == Some(Split::Test) } else { number % every == every - 1 };
-            let class = classes.iter().position(|known| *known == class).unwrap_or(0) as u32;
-            if for_test { &mut test } else { &mut train }.push(LabelledDocument { text, class });
+            let Some(class) = classes.iter().position(|known| *known == class) else {
+                let reason = format!("a text has the class {class:?}; a parquet file names {classes:?}");
+                return Err(DataError::ClassNames { path: path.to_owned(), reason });
+            };
+            let class = class as u32;
+            if for_test { &mut test } else { &mut train }.push(LabelledDocument { text, second, class });
         }
         if train.is_empty() || test.is_empty() {
             let (train, test) = (train.len(), test.len());
@@ -130,14 +140,14 @@ fn in_order(names: BTreeSet<String>) -> Vec<String> {
     names
 }
 
-fn whole(file: &Path, take: &mut dyn FnMut(String, String)) -> Result<()> {
+fn whole(file: &Path, take: &mut dyn FnMut(Named)) -> Result<()> {
     let text = Links::Follow.read_text(file).map_err(|error| DataError::io(file, error))?;
     let folder = file.parent().and_then(Path::file_name).unwrap_or_default();
-    take(text, folder.to_string_lossy().into_owned());
+    take(Named { text, second: None, class: folder.to_string_lossy().into_owned() });
     Ok(())
 }
 
-fn json_lines(file: &Path, keys: &LabelKeys, take: &mut dyn FnMut(String, String)) -> Result<()> {
+fn json_lines(file: &Path, keys: &LabelKeys, take: &mut dyn FnMut(Named)) -> Result<()> {
     for_each_line(file, &mut |line, bytes| {
         if bytes.trim_ascii().is_empty() {
             return Ok(());
@@ -154,7 +164,8 @@ fn json_lines(file: &Path, keys: &LabelKeys, take: &mut dyn FnMut(String, String
                 Err(wrong(format!("no text or number under {key:?}; the line has {known:?}")))
             }
         };
-        take(of(&keys.text)?, of(&keys.class)?);
+        let second = keys.second.as_deref().map(of).transpose()?;
+        take(Named { text: of(&keys.text)?, second, class: of(&keys.class)? });
         Ok(())
     })
 }
@@ -164,9 +175,10 @@ fn parquet(
     file: &Path,
     keys: &LabelKeys,
     known: &mut Option<Vec<String>>,
-    take: &mut dyn FnMut(String, String),
+    take: &mut dyn FnMut(Named),
 ) -> Result<()> {
-    let LabelledRows { texts, classes, names } = read_parquet_labelled(file, &keys.text, &keys.class)?;
+    let columns = LabelledColumns { text: &keys.text, second: keys.second.as_deref(), class: &keys.class };
+    let LabelledRows { texts, seconds, classes, names } = read_parquet_labelled(file, columns)?;
     if let Some(names) = names {
         let before = known.get_or_insert_with(|| names.clone());
         if *before != names {
@@ -174,30 +186,45 @@ fn parquet(
             return Err(DataError::ClassNames { path: file.to_owned(), reason });
         }
     }
-    texts.into_iter().zip(classes).for_each(|(text, class)| take(text, class));
+    let mut seconds = seconds.into_iter();
+    let rows = texts.into_iter().zip(classes);
+    rows.for_each(|(text, class)| take(Named { text, second: seconds.next(), class }));
     Ok(())
 }
 
-fn table(file: &Path, keys: &LabelKeys, take: &mut dyn FnMut(String, String)) -> Result<()> {
-    let mut columns: Option<[usize; 2]> = None;
+fn table(file: &Path, keys: &LabelKeys, take: &mut dyn FnMut(Named)) -> Result<()> {
+    let mut columns: Option<TableColumns> = None;
     for_each_text(file, &mut |line, text| {
         if text.trim().is_empty() {
             return Ok(());
         }
         let wrong = |reason: String| wrong_line(file, line, reason);
         let cells: Vec<&str> = text.split('\t').collect();
-        let Some([of_text, of_class]) = columns else {
+        let Some(TableColumns { text, second, class }) = columns else {
             let column = |key: &str| {
                 let place = cells.iter().position(|cell| *cell == key);
                 place.ok_or_else(|| wrong(format!("no column {key:?}; the first line has {cells:?}")))
             };
-            columns = Some([column(&keys.text)?, column(&keys.class)?]);
+            columns = Some(TableColumns {
+                text: column(&keys.text)?,
+                second: keys.second.as_deref().map(column).transpose()?,
+                class: column(&keys.class)?,
+            });
             return Ok(());
         };
-        match (cells.get(of_text), cells.get(of_class)) {
-            (Some(text), Some(class)) => take((*text).to_owned(), (*class).to_owned()),
-            _ => return Err(wrong(format!("{} cells; the first line has more", cells.len()))),
-        }
+        let cell = |place: usize| {
+            let cell = cells.get(place).map(|cell| (*cell).to_owned());
+            cell.ok_or_else(|| wrong(format!("{} cells; the first line has more", cells.len())))
+        };
+        take(Named { text: cell(text)?, second: second.map(cell).transpose()?, class: cell(class)? });
         Ok(())
     })
+}
+
+/// The columns of a table.
+#[derive(Clone, Copy)]
+struct TableColumns {
+    text: usize,
+    second: Option<usize>,
+    class: usize,
 }

@@ -3,8 +3,9 @@
 use phalanx_data::collate::{Collate, PadTo, Samples};
 use phalanx_data::{Dataset, Split};
 use phalanx_text::{
-    LabelKeys, LabelledDocuments, MaskedCollation, MaskedTexts, MaskingConfig, TokenBlocks, TokenPart,
-    TokenStream, Tokenizer,
+    EncoderTokens, LabelKeys, LabelledCollation, LabelledDocument, LabelledDocuments, LabelledTexts,
+    LabelledTokens, MaskedCollation, MaskedTexts, MaskingConfig, TokenBlocks, TokenPart, TokenStream,
+    Tokenizer,
 };
 
 fn blocks(tokens: usize, length: usize) -> TokenBlocks {
@@ -101,7 +102,7 @@ fn texts_with_classes_are_read_from_files_and_folders() {
         std::fs::write(&path, text).expect("writes");
         path
     };
-    let keys = LabelKeys { text: "text".into(), class: "label".into() };
+    let keys = LabelKeys { text: "text".into(), second: None, class: "label".into() };
     let open = |path: &std::path::Path| LabelledDocuments::open(path, &keys, 50).expect("sound");
     // Numbers are in the order of numbers.
     let lines: String =
@@ -141,7 +142,7 @@ fn tables_of_hugging_face_keep_the_order_of_their_classes() {
         let bytes = std::fs::read(fixtures.join(format!("labelled_{split}.parquet"))).expect("there");
         std::fs::write(place.path().join(format!("{split}-00000-of-00001.parquet")), bytes).expect("writes");
     }
-    let keys = |text: &str, class: &str| LabelKeys { text: text.into(), class: class.into() };
+    let keys = |text: &str, class: &str| LabelKeys { text: text.into(), second: None, class: class.into() };
     let open = |path: &std::path::Path, keys: &LabelKeys| LabelledDocuments::open(path, keys, 50);
     let read = open(place.path(), &keys("text", "label")).expect("sound");
     assert_eq!(read.classes(), ["world", "sports", "business"]);
@@ -150,6 +151,11 @@ fn tables_of_hugging_face_keep_the_order_of_their_classes() {
     };
     assert_eq!(of(Split::Train)[3], ("a record, ünïcode: 走", 1));
     assert_eq!(of(Split::Test), [("prices rose", 2), ("peace", 0)]);
+    // A class that the table does not name.
+    std::fs::write(place.path().join("train.tsv"), "text\tlabel\nmore\tweather\n").expect("writes");
+    let error = open(place.path(), &keys("text", "label")).expect_err("weather").to_string();
+    assert!(error.contains("a text has the class \"weather\"") && error.contains("business"), "{error}");
+    std::fs::remove_file(place.path().join("train.tsv")).expect("there");
     // Numbers without names, and texts as classes.
     let file = place.path().join("train-00000-of-00001.parquet");
     std::fs::rename(&file, place.path().join("rows.parquet")).expect("there");
@@ -167,4 +173,36 @@ fn tables_of_hugging_face_keep_the_order_of_their_classes() {
     std::fs::write(&file, &whole[..whole.len() / 2]).expect("writes");
     let error = open(&file, &keys("text", "label")).expect_err("cut").to_string();
     assert!(error.contains("rows.parquet"), "{error}");
+}
+
+#[test]
+fn pairs_of_texts_have_a_class_together() {
+    let place = tempfile::tempdir().expect("a folder");
+    let keys = LabelKeys { text: "a".into(), second: Some("b".into()), class: "label".into() };
+    let open = |name: &str, text: &str| {
+        let path = place.path().join(name);
+        std::fs::write(&path, text).expect("writes");
+        LabelledDocuments::open(&path, &keys, 50)
+    };
+    let line = |n: usize| format!("{{\"a\": \"q{n}\", \"b\": \"answer {n}\", \"label\": {}}}\n", n % 2);
+    let tsv = "label\tb\ta\n0\tanswer 0\tq0\n1\tanswer 1\tq1\n0\tanswer 2\tq2\n1\tanswer 3\tq3\n";
+    let expected = [LabelledDocument { text: "q1".into(), second: Some("answer 1".into()), class: 1 }];
+    for (name, text) in [("x.jsonl", (0..4).map(line).collect::<String>()), ("x.tsv", tsv.to_owned())] {
+        let read = open(name, &text).expect("sound");
+        assert_eq!(read.texts(Split::Test)[..1], expected, "{name}");
+        assert_eq!(read.texts(Split::Train)[1].second.as_deref(), Some("answer 2"), "{name}");
+    }
+    let error = open("y.jsonl", "{\"a\": \"q\", \"label\": 1}\n").expect_err("no second text");
+    assert!(error.to_string().contains("no text or number under \"b\""), "{error}");
+    // Their rows: types 1 in second texts.
+    let special = EncoderTokens { padding: 0, start: 1, end: 2, mask: 3 };
+    let tokens = |second: Option<Vec<u32>>| LabelledTokens { tokens: vec![7, 8], second, class: 1 };
+    let texts = LabelledTexts::new("x", vec![tokens(Some(vec![9, 9, 9])), tokens(None)], special, 7);
+    let get = |index: usize| texts.get(index, 0);
+    let batch = LabelledCollation::new(PadTo::Longest, special.padding)
+        .collate(&mut Samples::new("x", &[0, 1], 0, &get))
+        .expect("fit");
+    assert_eq!(batch.values::<u32>("tokens").expect("there"), [1, 7, 8, 2, 9, 9, 2, 1, 7, 8, 2, 0, 0, 0]);
+    assert_eq!(batch.values::<u32>("types").expect("there"), [0, 0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(batch.values::<u32>("lengths").expect("there"), [7, 4]);
 }

@@ -72,5 +72,6 @@ pub use train_loop::{ReplicaFailure, RunEnd, rehearse, train, train_replicas};
 pub use training::{
     ClassScores, Classes, Drawing, DrawingKind, Evaluator, EvaluatorOutput, FirstRun, ForwardInput,
     ForwardOutput, KeptFile, Loss, Measure, OutputMeaning, ReferenceModel, Setup, StepInput, Task, TaskSpec,
-    TokenChoice, Training, TransformersModels, Writing, WrittenPart, WrittenText, WrittenTexts, number,
+    TextInput, TokenChoice, Training, TransformersModels, Writing, WrittenPart, WrittenText, WrittenTexts,
+    number,
 };

@@ -38,6 +38,7 @@ const TRANSFORMERS: TransformersModels = TransformersModels {
     loader: "AutoModelForMaskedLM",
     pipeline: "fill-mask",
     command: "write FOLDER --prompt \"The [MASK] of a model.\"",
+    length_key: Some("model.context"),
 };
 
 impl BertSettings {

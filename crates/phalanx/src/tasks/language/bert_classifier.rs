@@ -10,11 +10,11 @@ use phalanx_models::{BertClassifier, BertConfig, EncoderInput};
 use phalanx_tensor::loss::cross_entropy;
 use phalanx_tensor::{Tape, Value};
 use phalanx_text::{
-    LabelKeys, LabelledCollation, LabelledDocuments, LabelledTexts, LabelledTokens, Tokenizer,
+    LabelKeys, LabelledCollation, LabelledDocuments, LabelledTexts, LabelledTokens, Segments, Tokenizer,
 };
 use phalanx_trainer::config::Config;
 use phalanx_trainer::engine::{
-    ClassScores, Loss, Setup, StepInput, TaskSpec, TrainError, Training, TransformersModels,
+    ClassScores, Loss, Setup, StepInput, TaskSpec, TextInput, TrainError, Training, TransformersModels,
 };
 
 use super::encoder::{EncoderKeys, EncoderVocabulary, check_context, generated_classes, input};
@@ -40,6 +40,7 @@ const TRANSFORMERS: TransformersModels = TransformersModels {
     loader: "AutoModelForSequenceClassification",
     pipeline: "text-classification",
     command: "predict FOLDER --text \"A text.\"",
+    length_key: Some("model.context"),
 };
 
 phalanx_trainer::settings! {
@@ -47,6 +48,8 @@ phalanx_trainer::settings! {
     pub(in crate::tasks) struct BertClassifierSettings {
         /// The key of a text, in lines of JSON, or its column in a table.
         text_key: String = "text".to_owned();
+        /// The key or the column of a second text, of which the class is, too, such as an answer to a question; empty = one text.
+        pair_key: String = String::new();
         /// The key or the column of a text's class.
         class_key: String = "label".to_owned();
         flatten encoder: EncoderKeys;
@@ -60,7 +63,8 @@ impl BertClassifierSettings {
         static NEWEST: Newest<Key, LabelledDocuments> = Newest::new();
         let path = PathBuf::from(&config.data.path);
         let changed = changed(&path);
-        let keys = LabelKeys { text: self.text_key.clone(), class: self.class_key.clone() };
+        let second = Some(self.pair_key.clone()).filter(|key| !key.is_empty());
+        let keys = LabelKeys { text: self.text_key.clone(), second, class: self.class_key.clone() };
         NEWEST.get((path, changed, keys), |(path, _, keys)| {
             Ok(LabelledDocuments::open(path, keys, TEST_PERCENT)?)
         })
@@ -76,7 +80,9 @@ impl BertClassifierSettings {
             }
             let documents = self.documents(config)?;
             let all = [Split::Train, Split::Test].map(|split| documents.texts(split));
-            Ok(Some(Tokenizer::characters_of(all.into_iter().flatten().map(|text| text.text.as_str()))?))
+            let texts = all.into_iter().flatten();
+            let texts = texts.flat_map(|text| std::iter::once(&text.text).chain(&text.second));
+            Ok(Some(Tokenizer::characters_of(texts.map(String::as_str))?))
         })
     }
 
@@ -110,10 +116,16 @@ impl BertClassifierSettings {
             let documents = self.documents(config)?;
             let of_split = documents.texts(split);
             let texts: Vec<String> = of_split.iter().map(|text| text.text.clone()).collect();
+            let seconds: Vec<String> = of_split.iter().filter_map(|text| text.second.clone()).collect();
+            // Each text has a second one, or none has.
+            let mut seconds = tokenizer.encode_all(&seconds)?.into_iter();
             let encoded = tokenizer.encode_all(&texts)?.into_iter().zip(of_split);
             let labelled = encoded.map(|(mut tokens, text)| {
-                tokens.truncate(longest);
-                LabelledTokens { tokens, class: text.class }
+                let second = seconds.next();
+                if second.is_none() {
+                    tokens.truncate(longest);
+                }
+                LabelledTokens { tokens, second, class: text.class }
             });
             let name = format!("{}/{split}", config.data.path);
             LabelledTexts::new(name, labelled.collect(), special, longest)
@@ -168,6 +180,12 @@ fn build(
         classes.len()
     );
     let longest = settings.encoder.context;
+    let pair_key = settings.pair_key.clone();
+    if !pair_key.is_empty() && config.types < 2 {
+        let problem =
+            format!("model.pair_key: the model tells {} segments apart, and pairs have 2", config.types);
+        return Err(TrainError::Setup(problem));
+    }
     Ok(Training::new(description, model)
         .head(["classifier", "bert.pooler"])
         .loss(loss)
@@ -175,7 +193,10 @@ fn build(
         .classify(classes, |model, step| {
             Ok(ClassScores::new(model.forward(step.tape, &input(step)?)?, step.classes("labels")?))
         })
-        .classify_texts(move |model, tape, texts| logits(model, &tokens, longest, tape, texts))
+        .classify_texts(move |model, tape, texts| {
+            check_pairs(&pair_key, texts)?;
+            logits(model, &tokens, longest, tape, texts)
+        })
         .names_of(BertConfig::published_classifier_name)
         .shape_advice("bert.embeddings.word_embeddings", ROWS))
 }
@@ -189,25 +210,49 @@ fn loss(model: &BertClassifier, step: &StepInput<'_>) -> Result<Loss, TrainError
     Ok(Loss::new(loss, [accuracy(step, &logits, labels)?]))
 }
 
+/// Checks that the texts to classify are of the form that the model was trained on.
+fn check_pairs(pair_key: &str, texts: &[TextInput]) -> Result<(), TrainError> {
+    match texts.iter().find(|text| text.second.is_none()) {
+        Some(text) if !pair_key.is_empty() => Err(TrainError::Setup(format!(
+            "{:?} has no second text, and the model was trained on pairs (model.pair_key = {pair_key:?}); add --pair TEXT",
+            text.text
+        ))),
+        _ => Ok(()),
+    }
+}
+
 /// Computes the logits of texts. Tokens beyond the longest text are left out.
 fn logits(
     model: &BertClassifier,
     EncoderVocabulary { tokenizer, special, .. }: &EncoderVocabulary,
     longest: usize,
     tape: &Tape,
-    texts: &[String],
+    texts: &[TextInput],
 ) -> Result<Value, TrainError> {
-    let encoded = tokenizer.encode_all(texts)?;
-    let rows: Vec<Vec<u32>> = encoded.iter().map(|tokens| special.around(tokens, longest)).collect();
-    let length = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let lengths: Vec<u32> = rows.iter().map(|row| row.len() as u32).collect();
-    let padded = rows
-        .iter()
-        .flat_map(|row| row.iter().copied().chain(std::iter::repeat_n(special.padding, length - row.len())));
-    let tokens = Tensor::from_vec(padded.collect::<Vec<u32>>(), (rows.len(), length), &Device::Cpu)?;
+    let firsts: Vec<String> = texts.iter().map(|input| input.text.clone()).collect();
+    let seconds: Vec<String> = texts.iter().filter_map(|input| input.second.clone()).collect();
+    let mut seconds = tokenizer.encode_all(&seconds)?.into_iter();
+    let encoded = tokenizer.encode_all(&firsts)?.into_iter().zip(texts);
+    let rows: Vec<Segments> = encoded
+        .map(|(first, input)| {
+            let second = input.second.as_ref().and_then(|_| seconds.next());
+            special.around(&first, second.as_deref(), longest)
+        })
+        .collect();
+    let length = rows.iter().map(|row| row.tokens.len()).max().unwrap_or(0);
+    let lengths: Vec<u32> = rows.iter().map(|row| row.tokens.len() as u32).collect();
+    let mut tokens = vec![special.padding; rows.len() * length];
+    let mut types = vec![0_u32; rows.len() * length];
+    for (row, Segments { tokens: text, second_at }) in rows.iter().enumerate() {
+        tokens[row * length..][..text.len()].copy_from_slice(text);
+        types[row * length..][*second_at..text.len()].fill(1);
+    }
+    let value = |numbers: Vec<u32>| {
+        Ok::<_, TrainError>(Value::constant(Tensor::from_vec(numbers, (rows.len(), length), &Device::Cpu)?))
+    };
     let input = EncoderInput {
-        types: Value::constant(tokens.zeros_like()?),
-        tokens: Value::constant(tokens),
+        tokens: value(tokens)?,
+        types: value(types)?,
         lengths: Value::constant(Tensor::from_vec(lengths, rows.len(), &Device::Cpu)?),
     };
     Ok(model.forward(tape, &input)?)

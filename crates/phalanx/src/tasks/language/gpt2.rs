@@ -33,6 +33,7 @@ const TRANSFORMERS: TransformersModels = TransformersModels {
     loader: "AutoModelForCausalLM",
     pipeline: "text-generation",
     command: "write FOLDER --prompt \"Once upon a time\"",
+    length_key: None,
 };
 
 impl Gpt2Settings {

@@ -46,6 +46,7 @@ const TRANSFORMERS: TransformersModels = TransformersModels {
     loader: "AutoModelForCausalLM",
     pipeline: "text-generation",
     command: "write FOLDER --prompt \"Once upon a time\"",
+    length_key: None,
 };
 
 impl LlamaSettings {
@@ -105,8 +106,8 @@ pub(in crate::tasks) fn spec() -> TaskSpec<LlamaSettings> {
     keeping_files(TaskSpec::new("llama", about, build))
         .data(|settings, config, split| settings.texts()?.open(config, split))
         .transformers(TRANSFORMERS)
-        .validate(|settings, config, relations| {
-            check_experts(settings, config, relations);
+        .validate(|settings, _, relations| {
+            check_experts(settings, relations);
             for (key, size) in [
                 ("model.layers", settings.layers),
                 ("model.width", settings.width),
@@ -131,7 +132,7 @@ pub(in crate::tasks) fn spec() -> TaskSpec<LlamaSettings> {
 }
 
 /// Checks the settings of experts.
-fn check_experts(settings: &LlamaSettings, config: &Config, relations: &mut Relations<'_>) {
+fn check_experts(settings: &LlamaSettings, relations: &mut Relations<'_>) {
     let LlamaSettings { experts, experts_chosen: chosen, head_norms, .. } = *settings;
     relations.require(
         experts == 0 || (1..=experts).contains(&chosen),
@@ -143,18 +144,16 @@ fn check_experts(settings: &LlamaSettings, config: &Config, relations: &mut Rela
         "model.head_norms",
         "model.head_norms = true: no published model has experts and norms of heads".to_owned(),
     );
-    relations.require(
-        experts == 0 || !config.train.graphs,
-        "train.graphs",
-        "train.graphs = true: tokens choose their experts, so steps compute different things; set it to false"
-            .to_owned(),
-    );
 }
 
 fn build(setup: &mut Setup<'_>, settings: &LlamaSettings) -> Result<Training<Decoder>, TrainError> {
     let vocabulary = settings.vocabulary(setup.config())?;
     let config = settings.built(&vocabulary)?;
     vocabulary.check_context(settings.context, config.context)?;
+    if config.experts.is_some() && setup.config().train.graphs {
+        let problem = "train.graphs = true: tokens choose their experts, so steps compute different things; set it to false";
+        return Err(TrainError::Setup(problem.to_owned()));
+    }
     let model = setup.model(|scope| Decoder::new(scope, &config))?;
     let DecoderConfig { layers, width, heads, key_heads, context, experts, .. } = config;
     let about = &vocabulary.about;

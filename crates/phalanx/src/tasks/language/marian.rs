@@ -33,6 +33,7 @@ const TRANSFORMERS: TransformersModels = TransformersModels {
     loader: "AutoModelForSeq2SeqLM",
     pipeline: "translation",
     command: "translate FOLDER \"A text.\"",
+    length_key: None,
 };
 
 phalanx_trainer::settings! {

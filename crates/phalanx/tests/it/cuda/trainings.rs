@@ -18,6 +18,25 @@ fn an_autoencoder_trains_as_on_the_processor() {
 }
 
 #[test]
+fn language_models_train_as_on_the_processor() {
+    let Some(place) = Place::anywhere() else { return };
+    let small = "--steps 5 --set model.layers=2 --set model.width=16 --set model.heads=2 --set model.context=12 \
+                 --set train.global_batch=6 --set model.texts=40 --set eval.limit=5 --set sample.tokens=4";
+    let gpt = format!("tiny-gpt {small} --set model.dropout=0.1");
+    let decoder = format!("tiny-llama {small} --set model.key_heads=1 --set schedule.warmup_steps=0");
+    agree(&place, &gpt, 1e-4);
+    agree(&place, &format!("{decoder} --set model.head_norms=true"), 1e-4);
+    agree(&place, &format!("{decoder} --set model.experts=3"), 1e-4);
+    // Adapters on the weights of a run.
+    place.succeed(&format!("train {decoder} --set train.device=cpu --set train.ranks=1 --out base"));
+    let adapters = "--set model.weights=base --set lora.rank=2 --set lora.dropout=0.1";
+    agree(&place, &format!("{decoder} {adapters}"), 1e-4);
+    let said =
+        place.fail(&format!("train {decoder} --set model.experts=3 --set train.graphs=true --out graphs"));
+    assert!(said.contains("tokens choose their experts"), "{said}");
+}
+
+#[test]
 fn a_run_on_a_gpu_goes_on_bit_for_bit() {
     let Some(place) = Place::new() else { return };
     let common =

@@ -10,7 +10,7 @@ use super::{Picture, TrainedModel};
 use crate::config::Config;
 use crate::engine::TrainError;
 use crate::engine::data::{FileBatch, UnreadableImage, UserFiles};
-use crate::engine::training::{ForwardInput, ForwardPass, OutputMeaning, Task};
+use crate::engine::training::{ForwardInput, ForwardPass, OutputMeaning, Task, TextInput};
 
 /// The options of predictions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,7 +111,7 @@ pub fn predict_texts(
     task: &Task,
     model: &TrainedModel,
     config: &Config,
-    texts: &[String],
+    texts: &[TextInput],
     PredictOptions { batch, top, .. }: PredictOptions,
     each: &mut dyn FnMut(usize, &ClassAnswer),
 ) -> Result<(), TrainError> {

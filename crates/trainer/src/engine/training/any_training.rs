@@ -8,6 +8,7 @@ use super::evaluator::EvaluatorOutput;
 use super::forward::ForwardPass;
 use super::phase::{Phase, Training, TrainingOutline};
 use super::step::{Loss, StepInput};
+use super::text_input::TextInput;
 use super::writing::{Writing, WrittenPart, WrittenText};
 use crate::engine::error::TrainError;
 
@@ -31,7 +32,7 @@ pub(in crate::engine) trait TextTraining {
     ) -> Result<Option<Vec<WrittenText>>, TrainError>;
 
     /// Returns the logits of the classes of texts; `None` if this training classifies no texts.
-    fn classify_texts(&self, tape: &Tape, texts: &[String]) -> Result<Option<Value>, TrainError>;
+    fn classify_texts(&self, tape: &Tape, texts: &[TextInput]) -> Result<Option<Value>, TrainError>;
 }
 
 /// A training, with its model type erased for the loop.
@@ -164,7 +165,7 @@ impl<M: Sync> TextTraining for Training<M> {
         self.write.as_ref().map(|write| write(&self.model, tape, writing, take)).transpose()
     }
 
-    fn classify_texts(&self, tape: &Tape, texts: &[String]) -> Result<Option<Value>, TrainError> {
+    fn classify_texts(&self, tape: &Tape, texts: &[TextInput]) -> Result<Option<Value>, TrainError> {
         self.classify_texts.as_ref().map(|logits| logits(&self.model, tape, texts)).transpose()
     }
 }

@@ -21,6 +21,7 @@ mod rule_use;
 mod setup;
 mod spec;
 mod step;
+mod text_input;
 mod weight_names;
 mod writing;
 
@@ -35,6 +36,7 @@ pub use reference::ReferenceModel;
 pub use setup::Setup;
 pub use spec::{Evaluator, FirstRun, KeptFile, Task, TaskSpec, TransformersModels};
 pub use step::{Loss, StepInput};
+pub use text_input::TextInput;
 pub use writing::{TokenChoice, Writing, WrittenPart, WrittenText, WrittenTexts};
 
 pub(super) use any_training::{AnyTraining, ImageSource};

@@ -8,6 +8,7 @@ use super::drawing::{Drawing, DrawingKind};
 use super::evaluator::EvaluatorOutput;
 use super::forward::{ForwardFn, ForwardInput, ForwardOutput};
 use super::step::{Loss, StepInput};
+use super::text_input::TextInput;
 use super::weight_names::{NameDeclarations, ShapeAdvice};
 use super::writing::{Writing, WrittenPart, WrittenText};
 use crate::engine::error::TrainError;
@@ -80,7 +81,7 @@ pub(super) type WriteFn<M> = Box<
     dyn Fn(&M, &Tape, &Writing, &mut dyn FnMut(WrittenPart<'_>)) -> Result<Vec<WrittenText>, TrainError>
         + Sync,
 >;
-pub(super) type ClassifyTextsFn<M> = Box<dyn Fn(&M, &Tape, &[String]) -> Result<Value, TrainError> + Sync>;
+pub(super) type ClassifyTextsFn<M> = Box<dyn Fn(&M, &Tape, &[TextInput]) -> Result<Value, TrainError> + Sync>;
 pub(super) type RestoreFn<M> = Box<dyn Fn(&M, &Tape, &Value) -> Result<Value, TrainError> + Sync>;
 pub(super) type EvaluatorFn<M> =
     Box<dyn Fn(&M, &StepInput<'_>) -> Result<EvaluatorOutput, TrainError> + Sync>;
@@ -377,7 +378,7 @@ impl<M> Training<M> {
     #[must_use]
     pub fn classify_texts(
         mut self,
-        logits: impl Fn(&M, &Tape, &[String]) -> Result<Value, TrainError> + Sync + 'static,
+        logits: impl Fn(&M, &Tape, &[TextInput]) -> Result<Value, TrainError> + Sync + 'static,
     ) -> Self {
         self.classify_texts = Some(Box::new(logits));
         self

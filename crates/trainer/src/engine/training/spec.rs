@@ -154,6 +154,14 @@ pub struct TransformersModels {
     pub pipeline: &'static str,
     /// A command that uses an exported `FOLDER`, without the program's name.
     pub command: &'static str,
+    /// The key of the longest text, which a folder that is used without training has as many positions for; `None` if the task takes
+    /// texts of any length.
+    pub length_key: Option<&'static str>,
+}
+
+impl TransformersModels {
+    /// The key of the positions in a `config.json`.
+    pub const POSITIONS: &'static str = "max_position_embeddings";
 }
 
 impl TransformersModels {
