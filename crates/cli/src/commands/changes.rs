@@ -42,14 +42,18 @@ fn report_changes(program: &Program, folder: &RunFolder, resolved: &Resolved) ->
 
 /// Refuses other weights to begin with in a run that has saved a checkpoint: it would not read them.
 fn refuse_weights(before: &Config, after: &Config, has_saved: bool) -> Result<(), CliError> {
-    let (before, after) = (&before.model.weights, &after.model.weights);
-    if !has_saved || before == after {
-        return Ok(());
+    let read = |config: &Config| {
+        [("model.weights", &config.model.weights), ("lora.from", &config.lora.from)]
+            .map(|(key, path)| (key, path.clone()))
+    };
+    let changed = read(before).into_iter().zip(read(after)).find(|(before, after)| before != after);
+    match changed.filter(|_| has_saved) {
+        Some(((key, before), (_, after))) => Err(CliError::Usage(format!(
+            "{key} = {after:?} (was {before:?}): a run reads weights before step 1 only, and this one goes on from its checkpoint; \
+             begin a new run with --out, or this one again with --restart"
+        ))),
+        None => Ok(()),
     }
-    Err(CliError::Usage(format!(
-        "model.weights = {after:?} (was {before:?}): a run reads weights before step 1 only, and this one goes on from its checkpoint; \
-         begin a new run with --out, or this one again with --restart"
-    )))
 }
 
 fn changes(before: &Config, after: &Config) -> Vec<String> {
@@ -76,6 +80,7 @@ const EFFECTS: &[(&str, &str)] = &[
     ("optim.unfreeze_step", "counts for the steps that follow; before the next one it unfreezes at once"),
     ("optim.unfreeze_epoch", "counts for the steps that follow; before the next one it unfreezes at once"),
     ("optim.", "counts from the next step on"),
+    ("lora.alpha", "adapters so far count by the new factor from the next step on"),
     (
         "schedule.",
         "learning rates from the next step on follow the new schedule, as if it had always been this one",

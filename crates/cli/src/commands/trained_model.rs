@@ -114,7 +114,7 @@ impl NamedModel {
                     "{key} = {now}: the model was trained with {trained}; leave the option out"
                 )));
             }
-            if key.starts_with("model.") || PREPARATION.contains(&key.as_str()) {
+            if key.starts_with("model.") || key.starts_with("lora.") || PREPARATION.contains(&key.as_str()) {
                 err(&format!("note: {key} = {now}; the model was trained with {trained}"));
             }
         }

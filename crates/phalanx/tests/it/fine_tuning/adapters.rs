@@ -160,6 +160,13 @@ fn mistakes_about_adapters_are_named() {
         assert!(said.contains(expected), "{said}");
         let _ = std::fs::remove_dir_all(place.path("wrong"));
     }
+    let said = place.fail("train --resume --out run --set lora.from=elsewhere --steps 0");
+    assert!(
+        said.contains("lora.from = \"elsewhere\" (was \"\"): a run reads weights before step 1 only"),
+        "{said}"
+    );
+    let said = place.fail("train --resume --out run --set lora.rank=2 --steps 2");
+    assert!(said.contains("lora_A.weight"), "{said}");
     let said = place.fail("export plain --out x/ --adapters");
     assert!(said.contains("this one was trained with lora.rank = 0"), "{said}");
     let said = place.fail("export run --out x.safetensors --adapters");

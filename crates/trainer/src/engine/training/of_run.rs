@@ -32,6 +32,13 @@ pub(super) fn load_of_run(
             problem(format!("its checkpoint of step {} has no {looked}", checkpoint.step()))
         })
     };
+    let is_adapter =
+        |there: &str| there.contains(".lora_A.") && prefixes.iter().any(|prefix| there.starts_with(prefix));
+    if let Some((adapter, _)) = reader.tensors(MODEL).find(|(there, _)| is_adapter(there)) {
+        return Err(problem(format!(
+            "it has the adapter `{adapter}`, without which its weights are another network's; train it without lora.rank"
+        )));
+    }
     for param in store.params() {
         let there = named(param.name())?;
         let kind = if reader.pieces(EMA, &there).is_empty() { MODEL } else { EMA };
