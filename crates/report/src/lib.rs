@@ -15,6 +15,7 @@
 
 mod html;
 mod object_tail;
+mod step_files;
 mod tail;
 mod texts;
 mod thin;

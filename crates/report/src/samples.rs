@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use phalanx_run::Links;
 
+use super::step_files::StepFiles;
 use super::texts::Texts;
-use super::thin::spaced;
 
 /// A grid of samples, with its size for the layout of the page.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,13 +47,9 @@ const MAX_PROMPTS: usize = 256;
 impl Samples {
     /// Reads at most `most` evenly spaced files of a folder `samples`, including the first and the last.
     pub(crate) fn read(folder: &Path, most: usize) -> Self {
-        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-        let mut found: Vec<(u64, PathBuf)> =
-            entries.filter_map(|entry| Some((step_of(entry.file_name().to_str()?)?, entry.path()))).collect();
-        found.sort();
-        let all = found.len();
+        let StepFiles { all, shown } = StepFiles::of(folder, ".png", most);
         let mut samples = Self { all, texts: Texts::read(folder, most), ..Self::default() };
-        for (step, path) in spaced(all, most).into_iter().map(|at| found[at].clone()) {
+        for (step, path) in shown {
             match read(&path) {
                 Ok((png, (width, height))) => {
                     samples.shown.push(Sample { step, path, png, width, height });
@@ -94,11 +90,6 @@ impl Sample {
             });
         smaller.unwrap_or_else(|| self.clone())
     }
-}
-
-/// Parses the step of a file name `step-00000300.png`.
-pub(crate) fn step_of(name: &str) -> Option<u64> {
-    name.strip_prefix("step-")?.strip_suffix(".png")?.parse().ok()
 }
 
 /// Reads the bytes and the size of an image.

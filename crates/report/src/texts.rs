@@ -1,10 +1,10 @@
 //! The texts that a run wrote while it trained.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use phalanx_run::Links;
 
-use super::thin::spaced;
+use super::step_files::StepFiles;
 
 /// The texts of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,15 +31,11 @@ const MAX_BYTES: usize = 16 << 10;
 impl Texts {
     /// Reads at most `most` evenly spaced files of a folder `samples`, including the first and the last.
     pub(crate) fn read(folder: &Path, most: usize) -> Self {
-        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-        let mut found: Vec<(u64, PathBuf)> =
-            entries.filter_map(|entry| Some((step_of(entry.file_name().to_str()?)?, entry.path()))).collect();
-        found.sort();
-        let mut texts = Self { all: found.len(), ..Self::default() };
-        for at in spaced(found.len(), most) {
-            let (step, path) = &found[at];
-            match Links::Refuse.read(path) {
-                Ok(bytes) => texts.shown.push(TextSample { step: *step, text: shown(&bytes) }),
+        let StepFiles { all, shown: files } = StepFiles::of(folder, ".txt", most);
+        let mut texts = Self { all, ..Self::default() };
+        for (step, path) in files {
+            match Links::Refuse.read(&path) {
+                Ok(bytes) => texts.shown.push(TextSample { step, text: shown(&bytes) }),
                 Err(error) => {
                     let name = path.file_name().unwrap_or_default().to_string_lossy();
                     texts.damaged.push(format!("samples/{name} cannot be read: {error}"));
@@ -48,11 +44,6 @@ impl Texts {
         }
         texts
     }
-}
-
-/// Parses the step of a file name `step-00000300.txt`.
-fn step_of(name: &str) -> Option<u64> {
-    name.strip_prefix("step-")?.strip_suffix(".txt")?.parse().ok()
 }
 
 /// Returns the beginning of a text, with its length if it is longer than what is shown.

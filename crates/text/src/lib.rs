@@ -65,9 +65,9 @@ pub use bleu::BleuCounts;
 pub use corpus::{Corpus, CorpusConfig, TokenizerChoice};
 pub use dataset::{
     DocumentBorders, LabelledCollation, LabelledSegments, LabelledTexts, LabelledTokens, MaskedCollation,
-    MaskedSequence, MaskedTexts, MaskingConfig, PairCollation, Segments, SequenceBorders, SequenceLengths,
-    TokenBlocks, TokenPair, TokenPairs, TokenPart, TokenSequences, TokenWindow, TokenWindows,
-    WindowCollation, WindowsConfig,
+    MaskedSequence, MaskedTexts, MaskingConfig, PaddedRows, PairCollation, Segments, SequenceBorders,
+    SequenceLengths, TokenBlocks, TokenPair, TokenPairs, TokenPart, TokenSequences, TokenWindow,
+    TokenWindows, WindowCollation, WindowsConfig,
 };
 pub use documents::{Documents, DocumentsConfig, LabelKeys, LabelledDocument, LabelledDocuments, Passage};
 pub use encode::{EncodeConfig, Encoded, EncodedSplit, encode};

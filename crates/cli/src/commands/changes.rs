@@ -43,8 +43,7 @@ fn report_changes(program: &Program, folder: &RunFolder, resolved: &Resolved) ->
 /// Refuses other weights to begin with in a run that has saved a checkpoint: it would not read them.
 fn refuse_weights(before: &Config, after: &Config, has_saved: bool) -> Result<(), CliError> {
     let read = |config: &Config| {
-        [("model.weights", &config.model.weights), ("lora.from", &config.lora.from)]
-            .map(|(key, path)| (key, path.clone()))
+        [("model.weights", config.model.weights.clone()), ("lora.from", config.lora.from.clone())]
     };
     let changed = read(before).into_iter().zip(read(after)).find(|(before, after)| before != after);
     match changed.filter(|_| has_saved) {

@@ -146,6 +146,18 @@ impl Exported {
         Ok(Self { metadata: metadata.map_err(CliError::failed)?, checkpoint, run, resolved, task, adapters })
     }
 
+    /// Opens the checkpoint that `args` names, whose run must be known.
+    fn of_run(program: &Program, args: &ExportArgs) -> Result<Self, CliError> {
+        let (checkpoint, run) = find_checkpoint(&args.from, args.choice())?;
+        let run = run.ok_or_else(|| {
+            CliError::Usage(format!(
+                "{} is a checkpoint outside of its run, so a folder cannot describe it; --out FILE.safetensors exports weights",
+                args.from.display()
+            ))
+        })?;
+        Self::new(program, checkpoint, run, args.ema)
+    }
+
     /// The layers whose adapters are added to their weights.
     fn merged(&self) -> &[AdaptedLayer] {
         self.adapters.as_ref().map_or(&[], ModelAdapters::layers)
@@ -169,7 +181,8 @@ fn to_file(program: &Program, args: &ExportArgs) -> Result<(), CliError> {
             None
         }
     };
-    let has_adapters = checkpoint.reader().tensors(MODEL).any(|(name, _)| name.ends_with(".lora_A.weight"));
+    let has_adapters =
+        checkpoint.reader().tensors(MODEL).any(|(name, _)| AdaptedLayer::named_by(name).is_some());
     if exported.is_none() && has_adapters {
         let problem = "adapters are merged into weights by the run's configuration, which is unknown here";
         return Err(CliError::failed(problem));
@@ -206,14 +219,7 @@ fn write_weights(
 
 /// Writes the folder.
 fn to_folder(program: &Program, args: &ExportArgs) -> Result<(), CliError> {
-    let (checkpoint, run) = find_checkpoint(&args.from, args.choice())?;
-    let run = run.ok_or_else(|| {
-        CliError::Usage(format!(
-            "{} is a checkpoint outside of its run, so a folder cannot describe it; --out FILE.safetensors exports weights",
-            args.from.display()
-        ))
-    })?;
-    let exported = Exported::new(program, checkpoint, run, args.ema)?;
+    let exported = Exported::of_run(program, args)?;
     let written = folder::write(&args.out, &exported, program.name())?;
     sync_folder(&args.out).map_err(CliError::failed)?;
     out(&format!("{} ({written})", args.out.display()));

@@ -44,6 +44,11 @@ pub struct AdaptedLayer {
 }
 
 impl AdaptedLayer {
+    /// The layer whose A or B has this name; `None` for other parameters.
+    pub fn named_by(param: &str) -> Option<&str> {
+        param.strip_suffix(".lora_A.weight").or_else(|| param.strip_suffix(".lora_B.weight"))
+    }
+
     /// The name of W.
     pub fn weight(&self) -> String {
         format!("{}.weight", self.name)

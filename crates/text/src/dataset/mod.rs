@@ -19,7 +19,7 @@ pub use collation::WindowCollation;
 pub use labelled::{LabelledCollation, LabelledSegments, LabelledTexts, LabelledTokens};
 pub use masked::{MaskedCollation, MaskedSequence, MaskedTexts, MaskingConfig};
 pub use pairs::{PairCollation, TokenPair, TokenPairs};
-pub use segments::Segments;
+pub use segments::{PaddedRows, Segments};
 pub use sequences::{SequenceBorders, TokenSequences};
 pub use windows::{DocumentBorders, TokenWindow, TokenWindows, WindowsConfig};
 

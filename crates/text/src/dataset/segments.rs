@@ -47,7 +47,33 @@ fn kept_of_two([first, second]: [usize; 2], most: usize) -> [usize; 2] {
     if first > second { [longer, shorter] } else { [shorter, longer] }
 }
 
-/// Texts of different lengths, as the rows of an array.
+/// Texts of different lengths as the rows of arrays.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PaddedRows {
+    /// The tokens, [N, T]; behind a text those of padding.
+    pub tokens: Vec<u32>,
+    /// The segments, [N, T]: 1 in second texts.
+    pub types: Vec<u32>,
+    /// The numbers of tokens, `[N]`.
+    pub lengths: Vec<u32>,
+}
+
+impl PaddedRows {
+    /// Pads texts to `length` tokens, which none exceeds.
+    #[must_use]
+    pub fn new(texts: &[Segments], length: usize, padding: u32) -> Self {
+        let mut tokens = vec![padding; texts.len() * length];
+        let mut types = vec![0; texts.len() * length];
+        for (row, Segments { tokens: text, second_at }) in texts.iter().enumerate() {
+            tokens[row * length..][..text.len()].copy_from_slice(text);
+            types[row * length..][*second_at..text.len()].fill(1);
+        }
+        let lengths = texts.iter().map(|text| text.tokens.len() as u32).collect();
+        Self { tokens, types, lengths }
+    }
+}
+
+/// The texts of a batch.
 pub(super) struct Rows {
     pad: PadTo,
     padding: u32,
@@ -80,13 +106,7 @@ impl Rows {
     /// Makes a batch with `tokens`, `types` and `lengths`. The second text has type 1.
     pub(super) fn batch(&self) -> Result<Batch> {
         let (number, length) = (self.texts.len(), self.length());
-        let mut tokens = vec![self.padding; number * length];
-        let mut types = vec![0_u32; number * length];
-        for (row, Segments { tokens: text, second_at }) in self.texts.iter().enumerate() {
-            tokens[row * length..][..text.len()].copy_from_slice(text);
-            types[row * length..][*second_at..text.len()].fill(1);
-        }
-        let lengths: Vec<u32> = self.texts.iter().map(|text| text.tokens.len() as u32).collect();
+        let PaddedRows { tokens, types, lengths } = PaddedRows::new(&self.texts, length, self.padding);
         Batch::new(number)
             .with("tokens", [number, length], tokens)?
             .with("types", [number, length], types)?

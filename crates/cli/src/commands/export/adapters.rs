@@ -7,7 +7,6 @@ use phalanx_trainer::engine::ModelAdapters;
 use super::{ExportArgs, Exported, folder, write_weights};
 use crate::Program;
 use crate::commands::error::CliError;
-use crate::commands::trained_model::find_checkpoint;
 use crate::console::out;
 
 /// Writes the folder.
@@ -15,14 +14,7 @@ use crate::console::out;
 /// # Errors
 /// If the run has no adapters, or a file cannot be written.
 pub(super) fn write(program: &Program, args: &ExportArgs) -> Result<(), CliError> {
-    let (checkpoint, run) = find_checkpoint(&args.from, args.choice())?;
-    let run = run.ok_or_else(|| {
-        CliError::Usage(format!(
-            "{} is a checkpoint outside of its run, so its adapters are unknown",
-            args.from.display()
-        ))
-    })?;
-    let exported = Exported::new(program, checkpoint, run, args.ema)?;
+    let exported = Exported::of_run(program, args)?;
     let adapters = exported.adapters.as_ref().ok_or_else(|| {
         CliError::Usage(
             "--adapters is for runs with adapters, and this one was trained with lora.rank = 0".to_owned(),

@@ -10,7 +10,8 @@ use phalanx_models::{BertClassifier, BertConfig, EncoderInput};
 use phalanx_tensor::loss::cross_entropy;
 use phalanx_tensor::{Tape, Value};
 use phalanx_text::{
-    LabelKeys, LabelledCollation, LabelledDocuments, LabelledTexts, LabelledTokens, Segments, Tokenizer,
+    LabelKeys, LabelledCollation, LabelledDocuments, LabelledTexts, LabelledTokens, PaddedRows, Segments,
+    Tokenizer,
 };
 use phalanx_trainer::config::Config;
 use phalanx_trainer::engine::{
@@ -240,13 +241,7 @@ fn logits(
         })
         .collect();
     let length = rows.iter().map(|row| row.tokens.len()).max().unwrap_or(0);
-    let lengths: Vec<u32> = rows.iter().map(|row| row.tokens.len() as u32).collect();
-    let mut tokens = vec![special.padding; rows.len() * length];
-    let mut types = vec![0_u32; rows.len() * length];
-    for (row, Segments { tokens: text, second_at }) in rows.iter().enumerate() {
-        tokens[row * length..][..text.len()].copy_from_slice(text);
-        types[row * length..][*second_at..text.len()].fill(1);
-    }
+    let PaddedRows { tokens, types, lengths } = PaddedRows::new(&rows, length, special.padding);
     let value = |numbers: Vec<u32>| {
         Ok::<_, TrainError>(Value::constant(Tensor::from_vec(numbers, (rows.len(), length), &Device::Cpu)?))
     };

@@ -146,7 +146,10 @@ fn mistakes_about_adapters_are_named() {
             &[&other, LORA],
             "`2.weight`, `2.bias` would be made new and never trained: name the head in lora.trained",
         ),
-        (&[&of_run], "`0.lora_A.weight` which the model does not (set lora.rank, or export"),
+        (
+            &[&of_run],
+            "`0.lora_A.weight`, `0.lora_B.weight` which the model does not (set lora.rank, or export",
+        ),
         (&[&from, LORA, &begin], "adapters of 1 layers, and the model of 2; set lora.layers=[\"0\"]"),
         (
             &[&from, "lora.rank=2", &begin],

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use phalanx_tensor::ParamStore;
+use phalanx_tensor::{AdaptedLayer, ParamStore};
 
 use crate::engine::checkpoint::newest_checkpoint;
 use crate::engine::error::TrainError;
@@ -32,8 +32,9 @@ pub(super) fn load_of_run(
             problem(format!("its checkpoint of step {} has no {looked}", checkpoint.step()))
         })
     };
-    let is_adapter =
-        |there: &str| there.contains(".lora_A.") && prefixes.iter().any(|prefix| there.starts_with(prefix));
+    let is_adapter = |there: &str| {
+        AdaptedLayer::named_by(there).is_some() && prefixes.iter().any(|prefix| there.starts_with(prefix))
+    };
     if let Some((adapter, _)) = reader.tensors(MODEL).find(|(there, _)| is_adapter(there)) {
         return Err(problem(format!(
             "it has the adapter `{adapter}`, without which its weights are another network's; train it without lora.rank"

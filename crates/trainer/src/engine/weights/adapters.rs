@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use phalanx_run::AdaptersRecord;
-use phalanx_tensor::Param;
+use phalanx_tensor::{AdaptedLayer, Param};
 
 use super::peft::{PeftConfig, name_here, tensors_of};
 use super::plan::WeightPlan;
@@ -80,7 +80,7 @@ fn check_layers(
     networks: &[&Network],
     lora: &LoraConfig,
 ) -> Result<(), TrainError> {
-    let there: BTreeSet<&str> = pairs.iter().filter_map(|(name, _)| layer_of(name)).collect();
+    let there: BTreeSet<&str> = pairs.iter().filter_map(|(name, _)| AdaptedLayer::named_by(name)).collect();
     let here = networks.iter().flat_map(|network| network.store().adapted_layers());
     let here: BTreeSet<&str> = here.map(|layer| layer.name.as_str()).collect();
     if here == there {
@@ -96,11 +96,6 @@ fn check_layers(
         here.len(),
         kinds.join(",")
     )))
-}
-
-/// Returns the layer of a matrix of an adapter.
-fn layer_of(name: &str) -> Option<&str> {
-    name.strip_suffix(".lora_A.weight").or_else(|| name.strip_suffix(".lora_B.weight"))
 }
 
 /// Returns the name here of a tensor of the folder, if the networks have it.

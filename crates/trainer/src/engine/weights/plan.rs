@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use phalanx_run::{AdaptersRecord, NewTensor, WeightsRecord};
-use phalanx_tensor::Param;
+use phalanx_tensor::{AdaptedLayer, Param};
 
 use super::HeadRule;
 use super::source::{WeightSource, WeightTensors};
@@ -22,7 +22,7 @@ pub(super) struct WeightPlan {
     new: Vec<NewTensor>,
     left: Vec<String>,
     /// The layers whose adapters are not among the weights.
-    adapted: Vec<String>,
+    adapted: BTreeSet<String>,
 }
 
 #[derive(Debug)]
@@ -92,7 +92,8 @@ impl WeightPlan {
             misfits.strange = plan.left.iter().filter(|name| tensors.is_weight(name)).cloned().collect();
         } else {
             // The weights without their adapters are those of another model.
-            misfits.strange = plan.left.iter().filter(|name| name.contains(".lora_A.")).cloned().collect();
+            let is_adapter = |name: &&String| AdaptedLayer::named_by(name).is_some();
+            misfits.strange = plan.left.iter().filter(is_adapter).cloned().collect();
         }
         misfits.refuse(&tensors, names)?;
         Ok((tensors, plan))
@@ -144,9 +145,7 @@ impl WeightPlan {
         let source = there.get(&name);
         let found = source.map(|source| tensors.shape(source)).transpose()?;
         if is_adapter && source.is_none() && head != HeadRule::Load {
-            if let Some(layer) = name.strip_suffix(".lora_A.weight") {
-                self.adapted.push(layer.to_owned());
-            }
+            self.adapted.extend(AdaptedLayer::named_by(&name).map(str::to_owned));
             return Ok(());
         }
         if is_head && head == HeadRule::New {
@@ -195,8 +194,8 @@ impl WeightPlan {
 
     /// The record for the run's folder.
     pub(super) fn record(self, source: &WeightSource) -> WeightsRecord {
-        let adapters =
-            (!self.adapted.is_empty()).then_some(AdaptersRecord { layers: self.adapted, path: None });
+        let adapters = (!self.adapted.is_empty())
+            .then_some(AdaptersRecord { layers: self.adapted.into_iter().collect(), path: None });
         WeightsRecord {
             path: source.path().display().to_string(),
             step: source.step(),
@@ -258,7 +257,7 @@ impl Misfits {
             problems.push(format!("it lacks {}", listed(&self.missing)));
         }
         if !self.strange.is_empty() {
-            let adapters = match self.strange.iter().any(|name| name.contains(".lora_A.")) {
+            let adapters = match self.strange.iter().any(|name| AdaptedLayer::named_by(name).is_some()) {
                 true => " (set lora.rank, or export the weights with their adapters merged)",
                 false => "",
             };
