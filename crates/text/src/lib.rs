@@ -74,4 +74,7 @@ pub use encode::{EncodeConfig, Encoded, EncodedSplit, encode};
 pub use learn::{END_OF_TEXT, PieceKind, WordCounts, learn};
 pub use pairs::{Languages, ParallelTexts, TextPair};
 pub use shards::{ShardFormat, ShardWriter, TokenShard, TokenStream};
-pub use tokenizer::{EncoderTokens, PairTokens, TOKENIZER_FILE, TextStream, Tokenizer};
+pub use tokenizer::{
+    EncoderTokens, MARIAN_FILES, MarianTokenizer, PairTokens, Side, TOKENIZER_FILE, TextStream, Tokenizer,
+    TranslationTokenizer,
+};

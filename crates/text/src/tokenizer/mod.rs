@@ -9,6 +9,7 @@ mod protobuf;
 mod sentence_piece;
 mod special;
 mod stream;
+mod translation;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,7 +22,9 @@ pub(crate) use description::{Description, added_token, byte_pairs};
 pub use encoder_tokens::EncoderTokens;
 pub use pair_tokens::PairTokens;
 pub(crate) use sentence_piece::NEVER;
+use special::KeptApart;
 pub use stream::TextStream;
+pub use translation::{MARIAN_FILES, MarianTokenizer, Side, TranslationTokenizer};
 
 /// The name of the file of a tokenizer, in Hugging Face's format.
 pub const TOKENIZER_FILE: &str = "tokenizer.json";
@@ -45,6 +48,8 @@ struct Tables {
     json: String,
     vocab: usize,
     end_of_text: Option<u32>,
+    /// Special tokens that a text could be cut into.
+    kept_apart: Option<KeptApart>,
 }
 
 /// The way that a text is cut.
@@ -110,7 +115,16 @@ impl Tokenizer {
     fn of_alphabet(alphabet: Alphabet, name: &str) -> Self {
         let (json, vocab) = (alphabet.json(), alphabet.vocab());
         let kind = Kind::Alphabet(alphabet);
-        Self { tables: Arc::new(Tables { name: name.to_owned(), kind, json, vocab, end_of_text: None }) }
+        Self {
+            tables: Arc::new(Tables {
+                name: name.to_owned(),
+                kind,
+                json,
+                vocab,
+                end_of_text: None,
+                kept_apart: None,
+            }),
+        }
     }
 
     /// Reads a tokenizer: a `tokenizer.json`, the `.model` of SentencePiece, or a folder that has one of them or GPT-2's
@@ -143,10 +157,14 @@ impl Tokenizer {
         if let Some(alphabet) = Alphabet::of_json(&parsed) {
             let vocab = alphabet.vocab();
             let kind = Kind::Alphabet(alphabet);
-            let tables = Tables { name: name.to_owned(), kind, json, vocab, end_of_text: None };
+            let (name, end_of_text, kept_apart) = (name.to_owned(), None, None);
+            let tables = Tables { name, kind, json, vocab, end_of_text, kept_apart };
             return Ok(Self { tables: Arc::new(tables) });
         }
-        let mut pieces = parse(&json).map_err(|error| unusable(format!("not a tokenizer: {error}")))?;
+        let kept_apart = KeptApart::of(&parsed);
+        let apart = kept_apart.as_ref().map(|kept| kept.description(&parsed));
+        let mut pieces = parse(apart.as_ref().unwrap_or(&json))
+            .map_err(|error| unusable(format!("not a tokenizer: {error}")))?;
         // The text of a special token in a document is text.
         pieces.set_encode_special_tokens(true);
         let problem = pieces.with_truncation(None).err();
@@ -165,7 +183,8 @@ impl Tokenizer {
         }
         let end_of_text = special::end_of_text(&pieces);
         let kind = Kind::Pieces(Box::new(pieces));
-        Ok(Self { tables: Arc::new(Tables { name: name.to_owned(), kind, json, vocab, end_of_text }) })
+        let name = name.to_owned();
+        Ok(Self { tables: Arc::new(Tables { name, kind, json, vocab, end_of_text, kept_apart }) })
     }
 
     /// Returns the contents of its `tokenizer.json`. Those of a file are as they were read.
@@ -221,8 +240,17 @@ impl Tokenizer {
             Kind::Alphabet(alphabet) => alphabet.encode(text).map_err(|reason| self.failed(reason)),
             Kind::Pieces(pieces) => {
                 let encoding = pieces.encode_fast(text, false).map_err(|error| self.unknown(&error))?;
-                Ok(encoding.get_ids().to_vec())
+                Ok(self.ids(&encoding))
             }
+        }
+    }
+
+    /// Returns the tokens of a text, with text in place of special ones.
+    fn ids(&self, encoding: &tokenizers::Encoding) -> Vec<u32> {
+        let ids = encoding.get_ids();
+        match &self.tables.kept_apart {
+            Some(kept) => ids.iter().map(|id| kept.text(*id)).collect(),
+            None => ids.to_vec(),
         }
     }
 
@@ -237,7 +265,7 @@ impl Tokenizer {
                 let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
                 let encodings =
                     pieces.encode_batch_fast(texts, false).map_err(|error| self.unknown(&error))?;
-                Ok(encodings.into_iter().map(|encoding| encoding.get_ids().to_vec()).collect())
+                Ok(encodings.iter().map(|encoding| self.ids(encoding)).collect())
             }
         }
     }

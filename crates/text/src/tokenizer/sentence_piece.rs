@@ -10,7 +10,7 @@ use super::description::{Description, added_token};
 use super::protobuf::{Field, fields};
 
 /// The mark of a space.
-const SPACE: &str = "▁";
+pub(super) const SPACE: &str = "▁";
 
 /// The kinds of a piece.
 const NORMAL: u64 = 1;
@@ -49,6 +49,11 @@ pub(super) fn json_of(bytes: &[u8]) -> Result<String, String> {
         }
     };
     Ok(description.text())
+}
+
+/// Returns the piece of a model that stands for text that it does not know.
+pub(super) fn unknown_of(bytes: &[u8]) -> Result<Option<u32>, String> {
+    Ok(Model::read(bytes)?.unknown().map(|id| id as u32))
 }
 
 impl<'a> Model<'a> {

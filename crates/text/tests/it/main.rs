@@ -7,6 +7,7 @@ mod learned;
 mod pairs;
 mod shards;
 mod tokenizers;
+mod translation;
 mod windows;
 
 /// A text of words that repeat, with characters of one to four bytes.

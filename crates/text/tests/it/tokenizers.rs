@@ -38,6 +38,30 @@ fn sentence_piece(algorithm: u8, byte_fallback: bool, pieces: &[(&str, f32, u8)]
 }
 
 #[test]
+fn a_text_with_the_name_of_a_special_token_does_not_become_it() {
+    // Published descriptions give their special tokens the highest score.
+    let description = |pieces: &str| {
+        format!(
+            r#"{{"added_tokens": [{{"id": 0, "content": "</s>", "special": true}}, {{"id": 1, "content": "<unk>", "special": true}}],
+            "model": {{"type": "Unigram", "unk_id": 1, "vocab": [["</s>", 0.0], ["<unk>", 0.0], ["a", -1.0] {pieces}]}}}}"#
+        )
+    };
+    let added = |json: String| {
+        let whole =
+            r#""single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special""#;
+        let json = json.replace("\"special\"", whole);
+        Tokenizer::from_json(json, "unigram").expect("a model")
+    };
+    let known = added(description(r#", ["<", -2.0], ["/", -2.0], ["s", -2.0], [">", -2.0]"#));
+    assert_eq!(known.encode("a</s>a").expect("encodes"), [2, 3, 4, 5, 6, 2]);
+    assert_eq!(known.end_of_text(), Some(0));
+    let unknown = added(description(""));
+    assert_eq!(unknown.encode("a</s>").expect("encodes"), [2, 1]);
+    let batch = unknown.encode_all(&["</s>".to_owned(), "aa".to_owned()]).expect("encodes");
+    assert_eq!(batch, [vec![1], vec![2, 2]]);
+}
+
+#[test]
 fn models_of_sentence_piece_cut_by_probability_or_by_merges() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("tokenizer.model");

@@ -41,20 +41,16 @@ pub(super) fn write(folder: &Path, exported: &Exported, program: &str) -> Result
     let written = write_weights(&exported.checkpoint, &folder.join(FOLDER_WEIGHTS), &options)?;
     let reference = exported.task.reference(&exported.resolved.config, metadata.classes.len());
     let mut files = vec![
-        (FOLDER_CONFIG, pretty(&config(exported, reference.as_ref())?)),
-        ("README.md", card::text(exported, reference.as_ref(), program)?),
+        (FOLDER_CONFIG, pretty(&config(exported, reference.as_ref())?).into_bytes()),
+        ("README.md", card::text(exported, reference.as_ref(), program)?.into_bytes()),
     ];
     if exported.task.reads_images() {
-        files.push((PREPROCESSOR, pretty(&preprocessor(&metadata.images)?)));
+        files.push((PREPROCESSOR, pretty(&preprocessor(&metadata.images)?).into_bytes()));
     }
-    for (name, text) in kept(exported)? {
-        if name != FOLDER_CONFIG {
-            files.push((name, text));
-        }
-    }
-    for (name, text) in files {
+    files.extend(kept(exported)?.into_iter().filter(|(name, _)| *name != FOLDER_CONFIG));
+    for (name, contents) in files {
         let file = folder.join(name);
-        write_aside(&file, text.as_bytes()).map_err(failed(&file))?;
+        write_aside(&file, &contents).map_err(failed(&file))?;
     }
     Ok(written)
 }
@@ -73,14 +69,15 @@ pub(super) fn create(folder: &Path) -> Result<(), CliError> {
 }
 
 /// Reads the files that belong to the weights, by name.
-fn kept(exported: &Exported) -> Result<Vec<(&'static str, String)>, CliError> {
+fn kept(exported: &Exported) -> Result<Vec<(&'static str, Vec<u8>)>, CliError> {
     let mut files = Vec::new();
     for file in exported.task.kept_files() {
         let path = exported.run.path().join(file.name);
         if path.is_file() {
-            let text = phalanx_run::Links::Refuse.read_text(&path);
-            let text = text.map_err(|error| CliError::failed(format!("{}: {error}", path.display())))?;
-            files.push((file.name, text));
+            let contents = phalanx_run::Links::Refuse.read(&path);
+            let contents =
+                contents.map_err(|error| CliError::failed(format!("{}: {error}", path.display())))?;
+            files.push((file.name, contents));
         }
     }
     Ok(files)
@@ -102,7 +99,7 @@ fn config(exported: &Exported, reference: Option<&ReferenceModel>) -> Result<Val
     let metadata = &exported.metadata;
     // The description of a model of transformers belongs to its weights.
     if let Some((_, text)) = kept(exported)?.into_iter().find(|(name, _)| *name == FOLDER_CONFIG) {
-        let mut config: Map<String, Value> = serde_json::from_str(&text).map_err(CliError::failed)?;
+        let mut config: Map<String, Value> = serde_json::from_slice(&text).map_err(CliError::failed)?;
         let description: Value = serde_json::from_str(&metadata.to_json()).map_err(CliError::failed)?;
         config.insert(METADATA_KEY.to_owned(), description);
         return Ok(config.into());

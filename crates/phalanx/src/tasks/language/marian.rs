@@ -7,15 +7,18 @@ use phalanx_data::{BatchSource, CollatedDataset, DataError, PadTo, PairedSentenc
 use phalanx_models::{TranslationConfig, TranslationLayout, TranslationTokens, Translator};
 use phalanx_tensor::Value;
 use phalanx_tensor::loss::{CrossEntropyOptions, LossDivisor, RowTargets};
-use phalanx_text::{BleuCounts, Languages, PairCollation, PairTokens, TokenPairs};
+use phalanx_text::{
+    BleuCounts, Languages, MARIAN_FILES, PairCollation, PairTokens, TOKENIZER_FILE, TokenPairs,
+    TranslationTokenizer,
+};
 use phalanx_trainer::config::{Config, Relations};
 use phalanx_trainer::engine::{
-    Setup, StepInput, TaskSpec, TextUse, TrainError, Training, TransformersModels, number,
+    KeptFile, Setup, StepInput, TaskSpec, TextUse, TrainError, Training, TransformersModels, number,
 };
 
 use super::columns::Columns;
 use super::pairs::{Pairs, PairsKey};
-use super::settings::{LanguageSettings, keeping_files};
+use super::settings::{LanguageSettings, keeping_config};
 use super::text::{Vocabulary, check_generated, tokenizer_choice};
 use super::translating;
 use super::{ROWS, published};
@@ -33,7 +36,7 @@ const TRANSFORMERS: TransformersModels = TransformersModels {
     loader: "AutoModelForSeq2SeqLM",
     pipeline: "translation",
     command: "translate FOLDER \"A text.\"",
-    length_key: None,
+    length_key: Some("model.context"),
 };
 
 phalanx_trainer::settings! {
@@ -112,7 +115,13 @@ impl MarianSettings {
                 return Err(TrainError::Data(DataError::io(Path::new(&config.data.path), missing)));
             }
             None => {
-                check_generated(&pairs.tokenizer, &PairedSentences::words())?;
+                let TranslationTokenizer::Shared(tokenizer) = &pairs.tokenizer else {
+                    return Err(TrainError::Setup(format!(
+                        "data.path is empty: the tokenizer {} is not that of generated sentences",
+                        pairs.tokenizer.name()
+                    )));
+                };
+                check_generated(tokenizer, &PairedSentences::words())?;
                 let texts = if split == Split::Train { self.texts } else { TEST_TEXTS };
                 let sentences = PairedSentences::new(split, texts, config.train.seed)?;
                 if self.context <= PairedSentences::LONGEST {
@@ -178,7 +187,11 @@ impl LanguageSettings for MarianSettings {
             }
             rows => rows,
         };
-        Ok(Vocabulary { tokenizer: Some(tokenizer), rows, about: format!("{rows} different tokens") })
+        let tokenizer = match tokenizer {
+            TranslationTokenizer::Shared(tokenizer) => Some(tokenizer),
+            TranslationTokenizer::Apart(_) => None,
+        };
+        Ok(Vocabulary { tokenizer, rows, about: format!("{rows} different tokens") })
     }
 
     fn with_rows(sizes: TranslationConfig, vocab: usize) -> TranslationConfig {
@@ -197,7 +210,17 @@ fn tokens(PairTokens { padding, start, end }: PairTokens) -> TranslationTokens {
 /// Returns the task of translation.
 pub(in crate::tasks) fn spec() -> TaskSpec<MarianSettings> {
     let about = "Translation: encoder and decoder, on pairs of texts or on generated sentences";
-    keeping_files(TaskSpec::new("marian", about, build))
+    // One tokenizer, or the three files of a published model: each names all of them.
+    let key = "model.tokenizer";
+    let names = std::iter::once(TOKENIZER_FILE).chain(MARIAN_FILES);
+    let spec = names.fold(TaskSpec::new("marian", about, build), |spec, name| {
+        spec.keeps(KeptFile { name, key, is_fixed: true }, move |settings: &MarianSettings, config| {
+            let pairs = settings.pairs(config)?;
+            let found = pairs.tokenizer.files().into_iter().find(|(known, _)| *known == name);
+            Ok(found.map(|(_, contents)| contents.to_vec()))
+        })
+    });
+    keeping_config(spec)
         .data(MarianSettings::open)
         .transformers(TRANSFORMERS)
         .validate(|settings, _, relations| settings.check(relations))

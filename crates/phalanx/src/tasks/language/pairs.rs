@@ -6,7 +6,8 @@ use std::time::SystemTime;
 
 use phalanx_data::{PairedSentences, Split};
 use phalanx_text::{
-    Languages, PairTokens, ParallelTexts, PieceKind, TokenPair, Tokenizer, TokenizerChoice, WordCounts, learn,
+    Languages, PairTokens, ParallelTexts, PieceKind, Side, TokenPair, Tokenizer, TokenizerChoice,
+    TranslationTokenizer, WordCounts, learn,
 };
 use phalanx_trainer::engine::TrainError;
 
@@ -17,7 +18,7 @@ pub(super) struct Pairs {
     /// The pairs; `None` for generated ones, or if only their tokenizer is there.
     pub(super) texts: Option<ParallelTexts>,
     /// The tokenizer, with the special tokens.
-    pub(super) tokenizer: Tokenizer,
+    pub(super) tokenizer: TranslationTokenizer,
     /// The special tokens.
     pub(super) special: PairTokens,
 }
@@ -36,6 +37,12 @@ pub(super) struct PairsKey {
 }
 
 impl Pairs {
+    /// Returns the number of tokens that a model may write: one less if padding is the last, which no text has.
+    pub(super) fn written_vocab(&self) -> usize {
+        let vocab = self.tokenizer.vocab();
+        vocab - usize::from(self.special.padding as usize + 1 == vocab)
+    }
+
     /// Opens pairs, or returns those that were opened last: ranks of a process share them.
     pub(super) fn shared(key: PairsKey) -> Result<Arc<Self>, TrainError> {
         static NEWEST: Newest<(PairsKey, Option<SystemTime>), Pairs> = Newest::new();
@@ -49,6 +56,12 @@ impl Pairs {
             true => None,
             false => Some(ParallelTexts::open(&key.path, &key.languages)?),
         };
+        if let TokenizerChoice::File(path) = &key.tokenizer
+            && let Some(tokenizer) = TranslationTokenizer::of_marian(path)?
+        {
+            let special = tokenizer.special()?;
+            return Ok(Self { texts, tokenizer, special });
+        }
         let tokenizer = match (&key.tokenizer, &texts) {
             (TokenizerChoice::File(path), _) => Tokenizer::open(path)?,
             (TokenizerChoice::Bytes, _) => Tokenizer::bytes(),
@@ -56,7 +69,7 @@ impl Pairs {
             (choice, Some(texts)) => tokenizer_of(choice, &key.path, texts, key.pieces)?,
         };
         let (tokenizer, special) = tokenizer.for_pairs()?;
-        Ok(Self { texts, tokenizer, special })
+        Ok(Self { texts, tokenizer: TranslationTokenizer::Shared(tokenizer), special })
     }
 
     /// Encodes the pairs of a split whose sides have at most `longest` tokens with their ends.
@@ -67,11 +80,12 @@ impl Pairs {
         longest: usize,
     ) -> Result<Vec<TokenPair>, TrainError> {
         let pairs = texts.pairs(split);
-        let side = |of: fn(&phalanx_text::TextPair) -> &String| -> Result<Vec<Vec<u32>>, TrainError> {
+        let encoded = |side, of: fn(&phalanx_text::TextPair) -> &String| -> Result<_, TrainError> {
             let texts: Vec<String> = pairs.iter().map(|pair| of(pair).clone()).collect();
-            Ok(self.tokenizer.encode_all(&texts)?)
+            Ok(self.tokenizer.encode_all(side, &texts)?)
         };
-        let (sources, targets) = (side(|pair| &pair.source)?, side(|pair| &pair.target)?);
+        let sources = encoded(Side::Source, |pair| &pair.source)?;
+        let targets = encoded(Side::Target, |pair| &pair.target)?;
         let all = sources.into_iter().zip(targets).map(|(source, target)| TokenPair { source, target });
         Ok(all.filter(|pair| pair.source.len().max(pair.target.len()) < longest).collect())
     }

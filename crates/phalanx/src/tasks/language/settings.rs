@@ -58,11 +58,17 @@ pub(super) trait LanguageSettings: Settings {
 
 /// Adds the files that belong to the weights of a language model.
 pub(super) fn keeping_files<S: LanguageSettings>(spec: TaskSpec<S>) -> TaskSpec<S> {
-    spec.keeps(TOKENIZER, |settings, config| {
-        Ok(settings.vocabulary(config)?.tokenizer.map(|tokenizer| tokenizer.json().to_owned()))
-    })
-    .keeps(CONFIG, |settings, config| {
+    let spec = spec.keeps(TOKENIZER, |settings, config| {
+        let tokenizer = settings.vocabulary(config)?.tokenizer;
+        Ok(tokenizer.map(|tokenizer| tokenizer.json().as_bytes().to_vec()))
+    });
+    keeping_config(spec)
+}
+
+/// Adds the sizes of a language model, a file that belongs to its weights.
+pub(super) fn keeping_config<S: LanguageSettings>(spec: TaskSpec<S>) -> TaskSpec<S> {
+    spec.keeps(CONFIG, |settings, config| {
         let sizes = settings.built(&settings.vocabulary(config)?)?;
-        Ok(Some(format!("{:#}\n", settings.json(config, &sizes)?)))
+        Ok(Some(format!("{:#}\n", settings.json(config, &sizes)?).into_bytes()))
     })
 }

@@ -18,7 +18,8 @@ use phalanx_trainer::engine::TrainError;
 use super::newest::{Newest, changed};
 
 /// Files of tokenizers in folders of published models.
-const FILES: [&str; 3] = [phalanx_text::TOKENIZER_FILE, "merges.txt", "tokenizer.model"];
+const FILES: [&str; 4] =
+    [phalanx_text::TOKENIZER_FILE, "merges.txt", "tokenizer.model", phalanx_text::MARIAN_FILES[0]];
 
 /// Generated test texts.
 const TEST_TEXTS: usize = 500;

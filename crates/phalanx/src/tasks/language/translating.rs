@@ -6,7 +6,7 @@ use phalanx_models::{
     beam_search, generate,
 };
 use phalanx_tensor::{Tape, Value};
-use phalanx_text::BleuCounts;
+use phalanx_text::{BleuCounts, Side};
 use phalanx_trainer::engine::{StepInput, TokenChoice, TrainError, Writing, WrittenPart, WrittenText};
 
 use super::columns::Columns;
@@ -46,7 +46,7 @@ pub(super) fn judge(
         sampling: Sampling { temperature: 0.0, ..Sampling::default() },
         max_tokens: context - 1,
         end: Some(pairs.special.end),
-        vocab: pairs.tokenizer.vocab(),
+        vocab: pairs.written_vocab(),
         cached: true,
         stops_early: !together,
     };
@@ -79,8 +79,7 @@ pub(super) fn translate(
     tape: &Tape,
     (writing, take): (&Writing, &mut dyn FnMut(WrittenPart<'_>)),
 ) -> Result<Vec<WrittenText>, TrainError> {
-    let sources: Vec<Vec<u32>> =
-        writing.prompts.iter().map(|text| encode(pairs, text, context)).collect::<Result<_, _>>()?;
+    let sources = encode(pairs, &writing.prompts, context)?;
     let most = writing.max_tokens.min(context - 1);
     match writing.choice {
         TokenChoice::Sample { temperature, top_k, top_p, repetition_penalty } => {
@@ -89,7 +88,7 @@ pub(super) fn translate(
                 sampling,
                 max_tokens: most,
                 end: Some(pairs.special.end),
-                vocab: pairs.tokenizer.vocab(),
+                vocab: pairs.written_vocab(),
                 cached: writing.cached,
                 stops_early: true,
             };
@@ -101,7 +100,7 @@ pub(super) fn translate(
                 length_penalty,
                 max_tokens: most,
                 end: Some(pairs.special.end),
-                vocab: pairs.tokenizer.vocab(),
+                vocab: pairs.written_vocab(),
             };
             let mut all = Vec::new();
             for (prompt, source) in sources.iter().enumerate() {
@@ -119,18 +118,20 @@ pub(super) fn translate(
     }
 }
 
-/// Encodes a text with its end.
-fn encode(pairs: &Pairs, text: &str, context: usize) -> Result<Vec<u32>, TrainError> {
-    let mut tokens = pairs.tokenizer.encode(text)?;
-    tokens.push(pairs.special.end);
-    if tokens.len() > context {
-        let length = tokens.len();
-        return Err(TrainError::Setup(format!(
-            "the text {:?} has {length} tokens with its end, and the model's context is {context}; cut it into sentences",
-            text.chars().take(40).collect::<String>()
-        )));
+/// Encodes texts with their ends.
+fn encode(pairs: &Pairs, texts: &[String], context: usize) -> Result<Vec<Vec<u32>>, TrainError> {
+    let mut all = pairs.tokenizer.encode_all(Side::Source, texts)?;
+    for (text, tokens) in texts.iter().zip(&mut all) {
+        tokens.push(pairs.special.end);
+        if tokens.len() > context {
+            let length = tokens.len();
+            return Err(TrainError::Setup(format!(
+                "the text {:?} has {length} tokens with its end, and the model's context is {context}; cut it into sentences",
+                text.chars().take(40).collect::<String>()
+            )));
+        }
     }
-    Ok(tokens)
+    Ok(all)
 }
 
 /// Returns texts as the rows of an array.

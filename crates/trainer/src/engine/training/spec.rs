@@ -16,7 +16,7 @@ use crate::engine::error::TrainError;
 type BuildFn = Arc<dyn Fn(Setup<'_>) -> Result<Built, TrainError> + Send + Sync>;
 type FirstFn = Arc<dyn Fn(&Config) -> Option<FirstRun> + Send + Sync>;
 type ReferenceFn = Arc<dyn Fn(&Config, usize) -> Option<ReferenceModel> + Send + Sync>;
-type KeepFn = Arc<dyn Fn(&Config) -> Result<Option<String>, TrainError> + Send + Sync>;
+type KeepFn = Arc<dyn Fn(&Config) -> Result<Option<Vec<u8>>, TrainError> + Send + Sync>;
 type DataFn = Arc<dyn Fn(&Config, Split) -> Result<Arc<dyn BatchSource>, TrainError> + Send + Sync>;
 
 /// A task of a program: a name for `model.kind`, settings of type `S` in `[model]`, and a function that builds its training.
@@ -99,13 +99,13 @@ impl<S: Settings> TaskSpec<S> {
         self
     }
 
-    /// Adds a file without which the weights mean nothing, such as a tokenizer: `make` returns its text when a run begins, if it has
-    /// one. The run's folder and exported folders hold it, and `key` names it when a trained model is opened.
+    /// Adds a file without which the weights mean nothing, such as a tokenizer: `make` returns its contents when a run begins, if it
+    /// has one. The run's folder and exported folders hold it, and `key` names it when a trained model is opened.
     #[must_use]
     pub fn keeps(
         mut self,
         file: KeptFile,
-        make: impl Fn(&S, &Config) -> Result<Option<String>, TrainError> + Send + Sync + 'static,
+        make: impl Fn(&S, &Config) -> Result<Option<Vec<u8>>, TrainError> + Send + Sync + 'static,
     ) -> Self {
         let make: KeepFn = Arc::new(move |config| make(settings(config)?, config));
         self.task.kept.push((file, make));
@@ -272,14 +272,14 @@ impl Task {
         is_new: bool,
     ) -> Result<(), TrainError> {
         for (file, make) in &self.kept {
-            let Some(text) = make(config)? else { continue };
+            let Some(contents) = make(config)? else { continue };
             let path = folder.join(file.name);
             if is_new || !file.is_fixed {
-                write_aside(&path, text.as_bytes()).map_err(RunError::io("write", &path))?;
+                write_aside(&path, &contents).map_err(RunError::io("write", &path))?;
                 continue;
             }
-            let before = Links::Refuse.read_text(&path);
-            if before.is_ok_and(|before| before != text) {
+            let before = Links::Refuse.read(&path);
+            if before.is_ok_and(|before| before != contents) {
                 return Err(TrainError::Setup(format!(
                     "{} is not that of the data and settings (data.path = {:?}): the weights were trained with another one",
                     path.display(),
