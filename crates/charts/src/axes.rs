@@ -133,7 +133,13 @@ impl Ruler {
             Content::Bars { .. } => &[],
         };
         let places = series.iter().flat_map(|series| series.points.iter().map(|point| point.0));
-        let scale = Scale::linear(range(places), left, right);
+        let scale = match panel.x.scale {
+            AxisScale::Auto | AxisScale::Linear => Scale::linear(range(places), left, right),
+            AxisScale::Logarithmic => {
+                let positive = range(places.filter(|place| *place > 0.0));
+                Scale::logarithmic(positive.unwrap_or((0.1, 1.0)), left, right)
+            }
+        };
         let most = ((right - left) / TICK_WIDTH).clamp(1.0, MOST as f64) as usize;
         let (mut fitting, mut unit) = (Vec::new(), "");
         for count in (1..=most).rev() {
@@ -212,8 +218,17 @@ mod tests {
         let mut level = panel(Unit::Plain, &falling);
         level.level = Some(Level { at: -1.0, label: "below 0".to_owned() });
         assert_eq!(Ruler::vertical(&level, (200.0, 0.0)).label, "", "a level has no logarithm");
-        let across = Ruler::horizontal(&panel(Unit::Plain, &falling), (40.0, 400.0), (0.0, 410.0));
-        assert_eq!(across.label, "steps");
+        let horizontal = |panel: &Panel| Ruler::horizontal(panel, (40.0, 400.0), (0.0, 410.0));
+        assert_eq!(horizontal(&panel(Unit::Plain, &falling)).label, "steps");
+        let mut rates = panel(Unit::Plain, &[(0.0, 1.0), (1e-7, 1.0), (1e-4, 2.0), (0.1, 3.0)]);
+        (rates.x.unit, rates.x.scale) = (Unit::Plain, AxisScale::Logarithmic);
+        let across = horizontal(&rates);
+        assert_eq!(across.label, "steps, logarithmic");
+        assert!(
+            (across.scale.at(1e-4) - 220.0).abs() < 1e-9,
+            "equal ratios have equal distances: {across:?}"
+        );
+        assert_eq!(across.scale.place(0.0), None, "0 has no place");
     }
 
     #[test]

@@ -20,9 +20,9 @@ const BAR: f64 = 8.0;
 fn stretches(series: &Series, x: &Scale, y: &Scale) -> Vec<Vec<(f64, f64)>> {
     let mut stretches = vec![Vec::new()];
     for (across, value) in &series.points {
-        let Some(across) = drawable(*across) else { continue };
+        let Some(across) = x.place(*across) else { continue };
         match y.place(*value) {
-            Some(up) => stretches.last_mut().into_iter().for_each(|stretch| stretch.push((x.at(across), up))),
+            Some(up) => stretches.last_mut().into_iter().for_each(|stretch| stretch.push((across, up))),
             None => stretches.push(Vec::new()),
         }
     }
@@ -75,7 +75,7 @@ pub(crate) fn draw_areas(svg: &mut Svg, areas: &[Series], x: &Scale, y: &Scale) 
         let part = |at: usize| series.points.get(at).and_then(|point| drawable(point.1)).unwrap_or_default();
         let top: Vec<f64> = ground.iter().enumerate().map(|(at, low)| low + part(at)).collect();
         let class = format!("area {}", series.style.classes());
-        let drawn: Vec<usize> = (0..places.len()).filter(|at| drawable(places[*at]).is_some()).collect();
+        let drawn: Vec<usize> = (0..places.len()).filter(|at| x.place(places[*at]).is_some()).collect();
         let point = |at: &usize, heights: &[f64]| (x.at(places[*at]), y.at(heights[*at]));
         match drawn.as_slice() {
             [] => {}

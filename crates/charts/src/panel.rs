@@ -22,7 +22,7 @@ pub struct Axis {
     pub label: String,
     /// The unit.
     pub unit: Unit,
-    /// The map. An x axis is always linear.
+    /// The map. An x axis is linear unless it is told to be logarithmic.
     pub scale: AxisScale,
 }
 

@@ -3,6 +3,7 @@
 //! - A [`Program`] is a name, tasks and presets.
 //! - [`main`] parses the arguments of the process, runs one command of a program, and returns the exit code.
 //! - [`console`] prints a run: a progress bar on a terminal, plain lines elsewhere.
+//! - [`range_test`] suggests a learning rate by losses.
 //! - [`sweep`] trains every combination of a sweep file or a study, and makes its tables.
 //!
 //! It composes the crates below and holds no training logic of its own. It is the only library crate that prints.
@@ -26,6 +27,8 @@ mod program;
 pub mod console;
 
 pub mod sweep;
+
+pub mod range_test;
 
 mod commands;
 

@@ -232,6 +232,8 @@ pub(crate) fn headlines(run: &RunData) -> Vec<Headline> {
         Some((unit, rate)) => Some((format!("{unit} per second"), format::number(rate), None)),
         None => speed.map(|speed| ("samples per second".to_owned(), format::number(speed), key)),
     });
+    let share = run.number("arithmetic.peak_share").map(|share| format!("{:.0} %", 100.0 * share));
+    found.extend(share.map(|share| ("arithmetic, of peak".to_owned(), share, None)));
     let time = run.number("wall_seconds").or_else(|| {
         let losses = run.columns.get("metrics/loss")?;
         losses.seconds.last().copied().filter(|seconds| seconds.is_finite())

@@ -64,9 +64,15 @@ pub fn waiting(data: Option<f64>, communication: Option<f64>) -> Vec<String> {
     notable.map(|(what, share)| format!("{:.0}% waiting for {what}", 100.0 * share)).collect()
 }
 
+/// Formats the share of a device's peak that its arithmetic has.
+pub fn of_peak(share: f64) -> String {
+    format!("{:.0}% of peak", 100.0 * share)
+}
+
 /// Formats a line of `metrics.jsonl` like the console output, but with the values of its step alone. The measure `headline` comes first.
 pub fn metrics(line: &Line, headline: Option<&str>) -> String {
-    let bookkeeping = ["epoch", "seconds", "memory_bytes", "data_share", "communication_share"];
+    let bookkeeping =
+        ["epoch", "seconds", "memory_bytes", "data_share", "communication_share", "gflops", "peak_share"];
     let measures = line.numbers().filter(|(name, _)| {
         !bookkeeping.contains(name) && !name.starts_with("test_") && !name.ends_with("_per_s")
     });
@@ -79,6 +85,7 @@ pub fn metrics(line: &Line, headline: Option<&str>) -> String {
     let rates = line.numbers().filter_map(|(name, rate)| Some((name.strip_suffix("_per_s")?, rate)));
     // Units that samples consist of, such as tokens, say more than samples.
     parts.extend(rates.last().map(|(unit, rate)| speed(unit, rate)));
+    parts.extend(line.number("peak_share").map(of_peak));
     parts.extend(waiting(line.number("data_share"), line.number("communication_share")));
     parts.join("  ")
 }

@@ -148,6 +148,15 @@ pub struct UnitRate {
     pub per_second: f64,
 }
 
+/// The arithmetic of a rank: products, convolutions and attention.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct ArithmeticRate {
+    /// Billions of floating-point operations per second.
+    pub gflops: f64,
+    /// The share of the peak of its device; `null` if the peak is unknown.
+    pub peak_share: Option<f64>,
+}
+
 /// The summary of a run.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Summary {
@@ -177,6 +186,9 @@ pub struct Summary {
     /// The rate of the units that the weights of samples count, such as tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub units: Option<UnitRate>,
+    /// The arithmetic of rank 0 in its steps; missing if nothing was multiplied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arithmetic: Option<ArithmeticRate>,
     /// The seconds since the program started or resumed.
     pub wall_seconds: f64,
     /// The last metrics: training loss, test metrics and others.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::format::{bytes, count, duration, number, speed};
+use super::format::{bytes, count, duration, number, of_peak, speed};
 use super::{EnergyKind, EnergySummary, Summary};
 
 /// Formats pairs as lines with the second column aligned.
@@ -47,6 +47,11 @@ pub fn finished(summary: &Summary) -> Vec<String> {
         ("time".to_owned(), duration(Duration::from_secs_f64(summary.wall_seconds.max(0.0)))),
         ("speed".to_owned(), speeds(summary)),
     ]);
+    if let Some(arithmetic) = &summary.arithmetic {
+        let share = arithmetic.peak_share.map(|share| format!(", {}", of_peak(share)));
+        let rate = format!("{} GFLOP/s on rank 0{}", number(arithmetic.gflops), share.unwrap_or_default());
+        rows.push(("arithmetic".to_owned(), rate));
+    }
     if let Some(energy) = summary.energy.as_ref().and_then(energy) {
         rows.push(("energy".to_owned(), energy));
     }

@@ -98,8 +98,8 @@ pub use store::{
     Scope, StoreBuilder, UnreducedGrads,
 };
 pub use tape::{
-    Block, Grads, Graph, GraphInput, GraphNode, GraphPort, KeptWeights, Listener, LossFactor, Op, Recompute,
-    SavedValue, Session, Tape, Value, take_peak_recorded_bytes,
+    ArithmeticCount, Block, Grads, Graph, GraphInput, GraphNode, GraphPort, KeptWeights, Listener,
+    LossFactor, Op, Recompute, SavedValue, Session, Tape, Value, take_peak_recorded_bytes,
 };
 
 /// Tests of the README's examples.

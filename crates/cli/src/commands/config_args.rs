@@ -117,7 +117,7 @@ fn set_weights(resolved: &mut Resolved, weights: &Path) -> Result<(), CliError> 
 }
 
 /// The options about ranks that come and go, and ranks that only serve.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Ranks and hosts")]
 pub(super) struct ElasticArgs {
     /// The number of additional processes that only serve parameters, under ps-bsp, ps-ssp and ps-asp.

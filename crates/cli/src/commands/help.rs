@@ -4,7 +4,7 @@ use clap::Command;
 
 /// The commands by what a user wants to do, in the order of the help.
 const GROUPS: &[(&str, &[&str])] = &[
-    ("Train", &["train", "plan", "config", "data", "tokens"]),
+    ("Train", &["train", "plan", "find-lr", "config", "data", "tokens"]),
     ("Look", &["watch", "report", "serve", "track", "trace", "diagnose"]),
     ("Use", &["eval", "predict", "sample", "write", "translate", "export", "hash"]),
     ("Compare", &["sweep", "study"]),
@@ -26,6 +26,13 @@ pub(super) const EXAMPLES: &[(&str, [(&str, &str); 2])] = &[
         [
             ("plan {preset} --ranks 4", "memory and traffic of each strategy"),
             ("plan {preset} --ranks 8 --strategy fsdp --json", "the same for scripts"),
+        ],
+    ),
+    (
+        "find-lr",
+        [
+            ("find-lr {preset}", "a learning rate for a preset, with a picture of the losses"),
+            ("find-lr {preset} --from 1e-5 --to 1 --steps 400 --json", "a closer look, for scripts"),
         ],
     ),
     (

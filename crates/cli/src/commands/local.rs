@@ -37,6 +37,8 @@ pub(super) struct LocalTraining<'a> {
     pub(super) task: &'a Task,
     /// The hosts, if ranks are started by ssh.
     pub(super) by_host: Option<&'a SshHosts>,
+    /// The form in which it is shown, if not by a dashboard.
+    pub(super) display: Display,
 }
 
 /// The means by which the ranks of a run are started and stopped.
@@ -53,9 +55,19 @@ struct Ranks<'a> {
 impl LocalTraining<'_> {
     /// Trains the run, and before it the run that it builds on, if that is not finished.
     pub(super) fn run(&self, resolved: Resolved, existing: Option<RunFolder>) -> Result<(), CliError> {
-        let first = self.task.first_run(&resolved.config);
         let is_new = existing.is_none();
-        let LockedFolder { folder, lock } = self.lock(existing, &resolved.name).map_err(CliError::failed)?;
+        let locked = self.lock(existing, &resolved.name).map_err(CliError::failed)?;
+        self.run_in(locked, is_new, resolved)
+    }
+
+    /// Trains the run of a folder: a new one, or one that exists.
+    pub(super) fn run_in(
+        &self,
+        LockedFolder { folder, lock }: LockedFolder,
+        is_new: bool,
+        resolved: Resolved,
+    ) -> Result<(), CliError> {
+        let first = self.task.first_run(&resolved.config);
         // Ranks that outlive this process for a moment still write.
         lock.share_with_children().map_err(CliError::failed)?;
         remove_stale_secret(&folder.secret()).map_err(CliError::failed)?;
@@ -115,7 +127,7 @@ impl LocalTraining<'_> {
             interrupts.heed_the_end(margin)?;
             interrupts
         };
-        let display = if tui { Display::Quiet } else { Display::chosen(self.args.show.json) };
+        let display = if tui { Display::Quiet } else { self.display };
         Ok(Ranks { program: self.program, interrupts, stop, tui, display, by_host: self.by_host })
     }
 

@@ -43,6 +43,7 @@ mod doctor;
 mod environment;
 mod eval;
 mod export;
+mod find_lr;
 mod hash;
 mod jobs;
 mod join;
@@ -114,6 +115,7 @@ enum Command {
     Leave(leave::LeaveArgs),
     Watch(watch::WatchArgs),
     Plan(plan::PlanArgs),
+    FindLr(find_lr::FindLrArgs),
     Sample(sample::SampleArgs),
     Write(write::WriteArgs),
     Translate(translate::TranslateArgs),
@@ -203,6 +205,7 @@ fn carry_out(program: &Program, command: Command) -> Result<(), CliError> {
         Command::Leave(args) => leave::run(program, &args),
         Command::Watch(args) => watch::run(&args),
         Command::Plan(args) => plan::run(program, &args),
+        Command::FindLr(args) => find_lr::run(program, &args),
         Command::Sample(args) => sample::run(program, &args),
         Command::Write(args) => write::run(program, &args),
         Command::Translate(args) => translate::run(program, &args),

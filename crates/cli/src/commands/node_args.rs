@@ -8,7 +8,7 @@ use super::error::CliError;
 const PORT: u16 = 29_500;
 
 /// One host of several.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Ranks and hosts")]
 pub(super) struct NodeArgs {
     /// Start the ranks of this host alone, one of N hosts that each run this same command, as pods do. All hosts must

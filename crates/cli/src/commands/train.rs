@@ -11,6 +11,7 @@ use super::error::CliError;
 use super::hosts::SshHosts;
 use super::local::{self, LocalTraining};
 use super::node_args::Node;
+use super::process::Display;
 use super::resolve::{RUNS, check_utf8, task_of};
 use super::train_args::{TrainArgs, configuration};
 use super::{launched, node};
@@ -55,7 +56,9 @@ pub(super) fn run(program: &Program, args: &TrainArgs) -> Result<(), CliError> {
             local::ended(args, end)
         }
         StartMode::Local => {
-            LocalTraining { program, args, task: &task, by_host: by_host.as_ref() }.run(resolved, existing)
+            let display = Display::chosen(args.show.json);
+            let by_host = by_host.as_ref();
+            LocalTraining { program, args, task: &task, by_host, display }.run(resolved, existing)
         }
     }
 }

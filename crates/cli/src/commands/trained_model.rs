@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use phalanx_checkpoint::Checkpoint;
 use phalanx_run::RunFolder;
 use phalanx_trainer::config::{Config, Resolved, diff};
-use phalanx_trainer::engine::{CheckpointChoice, ModelMetadata, Task, TrainedModel, TransformersModels};
+use phalanx_trainer::engine::{
+    AdapterFolder, CheckpointChoice, ModelMetadata, Task, TextLength, TrainedModel,
+};
 
 use super::error::CliError;
 use super::resolve::{configuration_of, task_alone};
@@ -58,6 +60,9 @@ impl NamedModel {
         if choice == CheckpointChoice::Best {
             return Err(CliError::Usage(format!("--best is for a run, and {} is none", path.display())));
         }
+        if AdapterFolder::is_at(path) {
+            return Self::adapted(program, path);
+        }
         let file = if path.is_dir() { path.join(FOLDER_WEIGHTS) } else { path.to_owned() };
         if let (None, Some(kind)) = (description(&file)?, published_task(program, path)) {
             return Self::published(program, path, kind);
@@ -104,6 +109,26 @@ impl NamedModel {
         Ok(Self { model: TrainedModel::published(folder.to_owned()), resolved, run: None })
     }
 
+    /// Makes the model of a folder of adapters of peft, with the published model that they change.
+    fn adapted(program: &Program, folder: &Path) -> Result<Self, CliError> {
+        let adapters = AdapterFolder::open(folder).map_err(CliError::failed)?;
+        let base = adapters.base().map_err(CliError::failed)?;
+        let Some(kind) = published_task(program, &base) else {
+            return Err(CliError::Usage(format!(
+                "{}: its adapters change {}, which has no {FOLDER_CONFIG} of a model that is known",
+                folder.display(),
+                base.display()
+            )));
+        };
+        let named = Self::published(program, &base, kind)?;
+        let (origin, mut resolved) = (folder.display().to_string(), named.resolved);
+        let base = toml::Value::String(base.display().to_string());
+        for (key, value) in adapters.assignments().into_iter().chain([("model.weights", base)]) {
+            resolved.set_value(&origin, key, value)?;
+        }
+        Ok(Self { resolved, ..named })
+    }
+
     /// Compares the configuration, after options have changed it, with the one that the model was trained under. Another
     /// normalisation is an error; other changes of the model or of the preparation of images are said.
     pub(super) fn check_changes(&self, changed: &Config) -> Result<(), CliError> {
@@ -135,14 +160,15 @@ fn set_kept_files(program: &Program, resolved: &mut Resolved, folder: &Path) -> 
     Ok(())
 }
 
-/// Sets the length of the longest text to the positions of the published model in a folder, for a task that needs one.
+/// Sets the length of texts by the positions of the published model in a folder.
 fn set_length(program: &Program, resolved: &mut Resolved, folder: &Path) -> Result<(), CliError> {
-    let key = task_alone(program, &resolved.config)?.transformers().and_then(|models| models.length_key);
-    let Some(key) = key else { return Ok(()) };
+    let Some(models) = task_alone(program, &resolved.config)?.transformers() else { return Ok(()) };
+    let TextLength { key, positions, fills } = models.length;
     let positions = published_config(folder)
-        .and_then(|json| json.get(TransformersModels::POSITIONS)?.as_u64())
+        .and_then(|json| json.get(positions)?.as_u64())
         .and_then(|positions| i64::try_from(positions).ok());
-    match positions {
+    let configured = resolved.config.get(key).and_then(|value| value.as_integer());
+    match positions.filter(|positions| fills || configured.is_some_and(|length| length > *positions)) {
         Some(positions) => {
             let value = toml::Value::Integer(positions);
             Ok(resolved.set_value(&folder.display().to_string(), key, value)?)

@@ -1,7 +1,7 @@
 //! Lines of steps and events.
 
 use phalanx_run::UnitRate;
-use phalanx_run::format::{number, speed, waiting};
+use phalanx_run::format::{number, of_peak, speed, waiting};
 
 use phalanx_trainer::engine::{Event, StepReport, named};
 
@@ -29,6 +29,7 @@ pub fn step(report: &StepReport, headline: Option<&str>) -> String {
         Some(UnitRate { unit, per_second }) => speed(unit, *per_second),
         None => speed("samples", report.samples_per_second),
     });
+    parts.extend(report.arithmetic.and_then(|rate| rate.peak_share).map(of_peak));
     parts.extend(waiting(Some(report.data_share), report.communication_share));
     parts.join("  ")
 }

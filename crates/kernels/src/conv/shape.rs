@@ -89,6 +89,11 @@ impl Conv2dShape {
         self.out_channels * (self.in_channels / self.groups.max(1)) * self.kernel[0] * self.kernel[1]
     }
 
+    /// Multiplications of a forward pass, those with the zeros of the padding included.
+    pub fn multiply_adds(&self) -> usize {
+        self.weight_len() * self.batch * self.out_height() * self.out_width()
+    }
+
     /// Elements of the output.
     pub fn output_len(&self) -> usize {
         self.batch * self.out_channels * self.out_height() * self.out_width()

@@ -13,16 +13,33 @@ const NEUTRAL: &[&str] = &[
     "classif_dropout",
     "classifier_dropout",
     "decoder_vocab_size",
+    "early_stopping",
+    "extra_pos_embeddings",
     "forced_eos_token_id",
     "gradient_checkpointing",
     "id2label",
     "init_std",
     "is_encoder_decoder",
     "label2id",
+    "length_penalty",
     "max_length",
     "num_beams",
     "num_hidden_layers",
     "tokenizer_class",
+];
+
+/// The keys that have one value in all published models.
+const FIXED: [(&str, bool); 10] = [
+    ("add_final_layer_norm", false),
+    ("do_blenderbot_90_layernorm", false),
+    ("force_bos_token_to_be_generated", false),
+    ("is_decoder", false),
+    ("normalize_before", false),
+    ("normalize_embedding", false),
+    ("scale_embedding", true),
+    ("share_encoder_decoder_embeddings", true),
+    ("static_position_embeddings", true),
+    ("tie_word_embeddings", true),
 ];
 
 /// The activations by their names in transformers.
@@ -42,16 +59,8 @@ impl TranslationConfig {
     pub fn from_json(text: &str) -> Result<Self> {
         let mut keys = Keys::parse(text)?;
         let family = keys.family(&["marian"], "marian")?;
-        for (key, value, expected) in [
-            ("add_final_layer_norm", false, "false"),
-            ("normalize_before", false, "false"),
-            ("normalize_embedding", false, "false"),
-            ("scale_embedding", true, "true"),
-            ("share_encoder_decoder_embeddings", true, "true"),
-            ("static_position_embeddings", true, "true"),
-            ("tie_word_embeddings", true, "true"),
-        ] {
-            keys.only(key, &value.into(), expected)?;
+        for (key, value) in FIXED {
+            keys.only(key, &value.into(), if value { "true" } else { "false" })?;
         }
         for key in ["encoder_layerdrop", "decoder_layerdrop", "activation_dropout"] {
             keys.only(key, &0.into(), "0")?;

@@ -25,6 +25,7 @@ mod elastic;
 #[cfg(target_os = "linux")]
 mod elastic_launched;
 mod examples;
+mod find_lr;
 mod fine_tuning;
 #[cfg(target_os = "linux")]
 mod hosts;

@@ -113,6 +113,8 @@ fn placement_of_resource(name: &str) -> Option<ChartPlacement> {
         _ if name.ends_with("_per_s") => {
             of(Group::Speed, words.trim_end_matches(" per s"), "per second, all ranks", Unit::Plain)
         }
+        "gflops" => of(Group::Speed, "arithmetic of rank 0", "GFLOP/s", Unit::Plain),
+        "peak_share" => of(Group::Speed, "arithmetic of rank 0, share of peak", "share", Unit::Share),
         "memory_bytes" => of(Group::Speed, "memory of rank 0", "resident", Unit::Bytes),
         "data_share" => of(Group::Speed, "share of rank 0's time spent waiting", "for data", Unit::Share),
         "communication_share" => {

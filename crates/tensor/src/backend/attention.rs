@@ -68,6 +68,18 @@ pub struct AttentionMask {
     pub starts: Option<Array>,
 }
 
+impl AttentionMask {
+    /// Returns the pairs of a query and a key that it sees in a sample of these lengths, without padding and documents.
+    pub(crate) fn pairs(&self, queries: usize, keys: usize) -> usize {
+        if !self.causal {
+            return queries * keys;
+        }
+        let window = self.window.unwrap_or(keys);
+        // The last query is at the position of the last key.
+        (0..queries).map(|query| (keys + query + 1).saturating_sub(queries).min(window)).sum()
+    }
+}
+
 /// Queries, keys and values.
 #[derive(Debug, Clone, Copy)]
 pub enum AttentionOperands<'a> {

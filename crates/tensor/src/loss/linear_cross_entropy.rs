@@ -64,6 +64,8 @@ fn in_blocks(
     let wants = HeadGrads { x: wants[0], weight: wants[1], bias: bias.is_some_and(Value::needs_grad) };
     let wants = if tape.records() { wants } else { HeadGrads { x: false, weight: false, bias: false } };
     let (loss, made) = head.run(&targets, wants, bytes)?;
+    let products = 1 + [wants.x, wants.weight].into_iter().filter(|wanted| *wanted).count();
+    tape.count_forward(products * sizes.iter().product::<usize>());
     let x_shape = x.shape().clone();
     let none = Value::absent()?;
     tape.push(OP, &[x, w, bias.unwrap_or(&none)], loss, move |tape, grad, grads| {

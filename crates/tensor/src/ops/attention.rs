@@ -146,6 +146,9 @@ fn record(
     let inputs =
         AttentionInputs { shape, mask: &mask, dropout, operands: joined_or_apart(&arrays)?, precision };
     let attended = backend.attention(inputs)?;
+    // A product of queries with keys or values.
+    let product = mask.pairs(shape.length, shape.keys) * shape.batch * shape.heads * shape.dim;
+    tape.count_forward(2 * product);
     let saved_operands: Vec<SavedValue> = operands.iter().map(|operand| operand.save()).collect();
     let (output, saved) = (attended.output.clone(), attended.saved);
     let op = match options.is_described(dropout) {
@@ -160,6 +163,9 @@ fn record(
             AttentionInputs { shape, mask: &mask, dropout, operands: joined_or_apart(&arrays)?, precision };
         let mut wants = [false; 3];
         (0..arrays.len()).for_each(|index| wants[index] = grads.wants(index));
+        let [q, k, v] = if arrays.len() == 1 { [true; 3] } else { wants };
+        // The gradients of weights, which those of queries and keys follow from, count as one more.
+        tape.count_backward(product * [q || k, q, k, v].into_iter().filter(|wanted| *wanted).count());
         let of = AttentionBackward { inputs, output: &output, saved: &saved, grad: &grad, wants };
         match grad.backend(tape.context()).attention_backward(of)? {
             AttentionGradients::Joined(grad) => grads.add(0, grad),

@@ -49,6 +49,27 @@ pub fn conv2d(
     bias: Option<&Value>,
     options: Conv2dOptions,
 ) -> Result<Value> {
+    let shape = shape_of(x, weight, bias, options)?;
+    let out_channels = shape.out_channels;
+    let (x_t, w_t) = (x.array()?.contiguous()?, weight.array()?.contiguous()?);
+    let b_t = bias.map(|bias| bias.array()?.contiguous()).transpose()?;
+    let precision = tape.session().precision;
+    let of = ConvForward { shape: &shape, x: &x_t, weight: &w_t, bias: b_t.as_ref(), precision };
+    let output = x_t.backend(tape.context()).conv2d(of)?;
+    let multiply_adds = shape.multiply_adds();
+    tape.count_forward(multiply_adds);
+    let (x_saved, w_saved, w_dims) = (x.save(), weight.save(), weight.dims().to_vec());
+    let none = Value::absent()?;
+    tape.push(Op::Conv2d(shape), &[x, weight, bias.unwrap_or(&none)], output, move |tape, grad, grads| {
+        let sizes = &ConvSizes { shape: &shape, weight: &w_dims, out_channels, multiply_adds };
+        run_backward(tape, grad, grads, (&x_saved, &w_saved), sizes, |backend, of| {
+            backend.conv2d_backward(of)
+        })
+    })
+}
+
+/// Returns the sizes of a convolution of these operands.
+fn shape_of(x: &Value, weight: &Value, bias: Option<&Value>, options: Conv2dOptions) -> Result<Conv2dShape> {
     const OP: &str = "conv2d";
     let (&[batch, in_channels, height, width], &[out_channels, per_group, kernel_h, kernel_w]) =
         (x.dims(), weight.dims())
@@ -80,19 +101,17 @@ pub fn conv2d(
         groups: options.groups,
     };
     shape.validate()?;
-    let (x_t, w_t) = (x.array()?.contiguous()?, weight.array()?.contiguous()?);
-    let b_t = bias.map(|bias| bias.array()?.contiguous()).transpose()?;
-    let precision = tape.session().precision;
-    let of = ConvForward { shape: &shape, x: &x_t, weight: &w_t, bias: b_t.as_ref(), precision };
-    let output = x_t.backend(tape.context()).conv2d(of)?;
-    let (x_saved, w_saved, w_dims) = (x.save(), weight.save(), weight.dims().to_vec());
-    let none = Value::absent()?;
-    tape.push(Op::Conv2d(shape), &[x, weight, bias.unwrap_or(&none)], output, move |tape, grad, grads| {
-        let sizes = (&shape, &*w_dims, out_channels);
-        run_backward(tape, grad, grads, (&x_saved, &w_saved), sizes, |backend, of| {
-            backend.conv2d_backward(of)
-        })
-    })
+    Ok(shape)
+}
+
+/// The sizes of a convolution for its backward.
+pub(super) struct ConvSizes<'a, S> {
+    pub(super) shape: &'a S,
+    /// The dimensions of the weight.
+    pub(super) weight: &'a [usize],
+    pub(super) out_channels: usize,
+    /// Multiplications of forward, and of each gradient.
+    pub(super) multiply_adds: usize,
 }
 
 /// Collects the inputs of a convolution's backward, runs it, and adds its gradients.
@@ -101,12 +120,14 @@ pub(super) fn run_backward<S>(
     grad: &Array,
     grads: &mut Grads<'_>,
     (x, w): (&SavedValue, &SavedValue),
-    (shape, w_dims, out_channels): (&S, &[usize], usize),
+    sizes: &ConvSizes<'_, S>,
     run: impl FnOnce(&dyn ArrayBackend, ConvBackward<'_, S>) -> Result<Option<Array>>,
 ) -> Result<()> {
+    let ConvSizes { shape, weight: w_dims, out_channels, multiply_adds } = *sizes;
     let dy = grad.contiguous()?;
     let backend = dy.backend(tape.context());
     let dtype = wide(dy.dtype());
+    tape.count_backward(multiply_adds * [0, 1].into_iter().filter(|input| grads.wants(*input)).count());
     let x = if grads.wants(1) { Some(x.array()?.contiguous()?) } else { None };
     let w = if grads.wants(0) { Some(w.array()?.contiguous()?) } else { None };
     let precision = tape.session().precision;

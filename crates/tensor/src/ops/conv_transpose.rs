@@ -1,7 +1,7 @@
 //! Transposed two-dimensional convolution.
 
 use super::Conv2dOptions;
-use super::conv::run_backward;
+use super::conv::{ConvSizes, run_backward};
 use crate::backend::{ConvForward, ConvTranspose2dShape};
 use crate::tape::{Op, Tape, Value};
 use crate::{Result, TensorError};
@@ -52,23 +52,20 @@ pub fn conv_transpose2d(
         dilation: options.dilation,
         groups: options.groups,
     };
-    shape.convolution()?;
+    let multiply_adds = shape.convolution()?.multiply_adds();
     let (x_t, w_t) = (x.array()?.contiguous()?, weight.array()?.contiguous()?);
     let b_t = bias.map(|bias| bias.array()?.contiguous()).transpose()?;
     let precision = tape.session().precision;
     let of = ConvForward { shape: &shape, x: &x_t, weight: &w_t, bias: b_t.as_ref(), precision };
     let output = x_t.backend(tape.context()).conv_transpose2d(of)?;
+    tape.count_forward(multiply_adds);
     let (x_saved, w_saved, w_dims) = (x.save(), weight.save(), weight.dims().to_vec());
     let none = Value::absent()?;
-    tape.push(
-        Op::ConvTranspose2d(shape),
-        &[x, weight, bias.unwrap_or(&none)],
-        output,
-        move |tape, grad, grads| {
-            let sizes = (&shape, &*w_dims, out_channels);
-            run_backward(tape, grad, grads, (&x_saved, &w_saved), sizes, |backend, of| {
-                backend.conv_transpose2d_backward(of)
-            })
-        },
-    )
+    let inputs = [x, weight, bias.unwrap_or(&none)];
+    tape.push(Op::ConvTranspose2d(shape), &inputs, output, move |tape, grad, grads| {
+        let sizes = &ConvSizes { shape: &shape, weight: &w_dims, out_channels, multiply_adds };
+        run_backward(tape, grad, grads, (&x_saved, &w_saved), sizes, |backend, of| {
+            backend.conv_transpose2d_backward(of)
+        })
+    })
 }

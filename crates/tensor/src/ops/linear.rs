@@ -106,6 +106,8 @@ pub(crate) fn linear_stored(tape: &Tape, x: &Value, of: LinearWeight<'_>, dtype:
         let of = LinearProduct { sizes, x, weight, bias, shape, precision, dtype };
         x.backend(tape.context()).linear(of)?
     };
+    let multiply_adds = rows * inputs * outputs;
+    tape.count_forward(multiply_adds);
     let (x_saved, w_saved) = (x.save(), weight.save());
     let none = Value::absent()?;
     tape.push(Op::Linear(layout), &[x, weight, bias.unwrap_or(&none)], output, move |tape, grad, grads| {
@@ -118,11 +120,13 @@ pub(crate) fn linear_stored(tape: &Tape, x: &Value, of: LinearWeight<'_>, dtype:
             let (sizes, a, b) =
                 ([1, rows, inputs, outputs], Factor::plain(&grad), layout.factor(&w).turned());
             let of = MatrixProduct { sizes, a, b, shape: &x_shape, precision, dtype };
+            tape.count_backward(multiply_adds);
             grads.add(0, backend.matmul(of)?)?;
         }
         grads.write(backend, [(1, &layout.dims(inputs, outputs))], dtype, |[to]| match to {
             Some(to) => {
                 let x = &x_saved.array()?.contiguous()?;
+                tape.count_backward(multiply_adds);
                 backend.linear_backward_weight(layout.weight_grad(sizes, &grad, x, precision), to)
             }
             None => Ok(()),
@@ -164,6 +168,8 @@ pub fn matmul(tape: &Tape, a: &Value, b: &Value) -> Result<Value> {
         let (a, b) = (Factor::plain(&a), Factor::plain(&b));
         backend.matmul(MatrixProduct { sizes, a, b, shape, precision, dtype })?
     };
+    let multiply_adds = batch * m * n * k;
+    tape.count_forward(multiply_adds);
     let (a_saved, b_saved) = (a.save(), b.save());
     tape.push(Op::MatMul, &[a, b], output, move |tape, grad, grads| {
         let grad = grad.contiguous()?;
@@ -173,12 +179,14 @@ pub fn matmul(tape: &Tape, a: &Value, b: &Value) -> Result<Value> {
             let b = b_saved.array()?.contiguous()?;
             let (sizes, a, b) = ([batch, m, k, n], Factor::plain(&grad), Factor::transposed(&b));
             let of = MatrixProduct { sizes, a, b, shape: &a_shape, precision, dtype };
+            tape.count_backward(multiply_adds);
             grads.add(0, backend.matmul(of)?)?;
         }
         if let Some(dtype) = grads.dtype(1) {
             let a = a_saved.array()?.contiguous()?;
             let (sizes, a, b) = ([batch, k, n, m], Factor::transposed(&a), Factor::plain(&grad));
             let of = MatrixProduct { sizes, a, b, shape: &b_shape, precision, dtype };
+            tape.count_backward(multiply_adds);
             grads.add(1, backend.matmul(of)?)?;
         }
         Ok(())

@@ -43,6 +43,13 @@ pub enum Decay {
     InverseRoot,
     /// A rise to the peak and a longer fall, without another warm-up (Smith & Topin 2019; PyTorch's `OneCycleLR`).
     OneCycle(OneCycle),
+    /// A geometric rise to the peak, without a warm-up: a range test, which tries learning rates (Smith 2017).
+    Range {
+        /// The number of steps; the last has the peak.
+        total: u64,
+        /// The last learning rate over the first.
+        ratio: f64,
+    },
 }
 
 /// The curve between two values.
@@ -195,6 +202,15 @@ impl Schedule {
                     return wrong(name, value.to_string(), expected);
                 }
             }
+            Decay::Range { .. } if warmup > 0 => {
+                return wrong("warm-up", warmup.to_string(), "expected 0: a range test is one rise");
+            }
+            Decay::Range { total: 0, .. } => {
+                return wrong("total steps", "0".into(), "expected at least 1");
+            }
+            Decay::Range { ratio, .. } if !(ratio.is_finite() && ratio >= 1.0) => {
+                return wrong("ratio", ratio.to_string(), "expected a finite number, at least 1");
+            }
             _ => {}
         }
         Ok(Self { base, warmup, decay })
@@ -219,6 +235,7 @@ impl Schedule {
             }
             Decay::InverseRoot => (self.warmup.max(1) as f64 / (step + 1) as f64).sqrt(),
             Decay::OneCycle(cycle) => cycle.factor(step),
+            Decay::Range { total, ratio } => ratio.powf(part_of(step, 0, (total - 1).max(1)) - 1.0),
         };
         self.base * factor
     }
@@ -257,6 +274,7 @@ mod tests {
             let decay = Decay::Stable { start: 60, total: 100, min: 0.2, curve };
             Schedule::new(4.0, 10, decay).expect("valid")
         };
+        let range = Schedule::new(1.0, 0, Decay::Range { total: 5, ratio: 1e4 }).expect("valid");
         let (to_line, to_cosine) = (stable(Curve::Linear), stable(Curve::Cosine));
         let cases = [
             (linear, 9, 2.0),
@@ -286,6 +304,10 @@ mod tests {
             (Schedule::new(0.5, 4, Decay::InverseRoot).expect("valid"), 3, 0.5),
             (Schedule::new(0.5, 4, Decay::InverseRoot).expect("valid"), 15, 0.25),
             (Schedule::new(0.5, 0, Decay::InverseRoot).expect("valid"), 99, 0.05),
+            (range, 0, 1e-4),
+            (range, 1, 1e-3),
+            (range, 4, 1.0),
+            (range, 5, 1.0),
         ];
         for (schedule, at, expected) in cases {
             assert!((schedule.lr(at) - expected).abs() < 1e-12, "{schedule:?} at {at}: {}", schedule.lr(at));
@@ -357,6 +379,9 @@ mod tests {
             (1.0, 0, Decay::Linear { total: 10, min: -0.1 }),
             (1.0, 5, Decay::Stable { start: 4, total: 10, min: 0.0, curve: Curve::Linear }),
             (1.0, 0, Decay::Stable { start: 10, total: 10, min: 0.0, curve: Curve::Linear }),
+            (1.0, 1, Decay::Range { total: 10, ratio: 10.0 }),
+            (1.0, 0, Decay::Range { total: 0, ratio: 10.0 }),
+            (1.0, 0, Decay::Range { total: 10, ratio: 0.5 }),
             (1.0, 1, Decay::OneCycle(CYCLE)),
             (1.0, 0, Decay::OneCycle(OneCycle { total: 0, ..CYCLE })),
             (1.0, 0, Decay::OneCycle(OneCycle { rise: 1.0, ..CYCLE })),

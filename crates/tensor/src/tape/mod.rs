@@ -4,6 +4,7 @@
 //! first and drops each, which frees its saved arrays at once. Gradients of values accumulate in place. Gradients of
 //! parameters are added to their buckets, and a listener is called as soon as those of a bucket are complete.
 
+mod arithmetic;
 mod backward;
 mod block;
 mod grads;
@@ -17,6 +18,7 @@ mod segment;
 mod session;
 mod value;
 
+pub use arithmetic::ArithmeticCount;
 pub use backward::LossFactor;
 pub use block::Block;
 pub use grads::Grads;

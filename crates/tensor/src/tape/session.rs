@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::arithmetic::ArithmeticCount;
 use super::kept_weights::KeptWeights;
 use super::listener::Listener;
 use crate::Context;
@@ -62,6 +63,8 @@ pub struct Session {
     pub frozen: Arc<[String]>,
     /// Weights in bf16, of a model whose weights do not change while the session lasts.
     pub kept_weights: Option<Arc<KeptWeights>>,
+    /// Counts the arithmetic of ops.
+    pub arithmetic: ArithmeticCount,
 }
 
 impl Session {
@@ -80,6 +83,7 @@ impl Session {
             device: ComputeDevice::host(),
             frozen: Arc::default(),
             kept_weights: None,
+            arithmetic: ArithmeticCount::default(),
         }
     }
 

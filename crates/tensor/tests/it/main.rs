@@ -2,6 +2,7 @@
 
 #[cfg(feature = "candle-nn")]
 mod adapters;
+mod arithmetic;
 mod candle;
 mod cases;
 #[path = "../checking/mod.rs"]

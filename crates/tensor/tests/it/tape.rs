@@ -96,6 +96,20 @@ fn run(
     Ok(loss.tensor()?.to_scalar::<f32>()?)
 }
 
+#[test]
+fn a_block_that_is_recomputed_counts_its_arithmetic_once() {
+    for recompute in [Recompute::Never, Recompute::Every(1), Recompute::Every(2)] {
+        let (layers, _store) = model(3);
+        let session = Session { recompute, ..Session::training(Arc::new(Context::new(1)), Key::new(1)) };
+        let tape = Tape::recording(session);
+        let last = layers.iter().try_fold(Value::constant(input()), |x, layer| tape.run1(layer, &x));
+        let loss = ops::sum(&tape, &last.expect("a sound model")).expect("sound");
+        tape.backward(&loss).expect("sound");
+        // Three products of 4 x 6 by 6 x 6, the gradients of three weights, and those of two inputs.
+        assert_eq!(tape.session().arithmetic.take(), 2 * 8 * 144, "{recompute:?}");
+    }
+}
+
 fn grads(store: &ParamStore) -> Vec<Vec<f32>> {
     let flat = |param: &ParamBucket| {
         let grads = param.grads().expect("sound").expect("backward ran");

@@ -186,6 +186,8 @@ choices! {
         InverseRoot = "inverse-root",
         /// One cycle of the learning rate along half cosines: a rise of its own in place of the warm-up, then a fall.
         OneCycle = "one-cycle",
+        /// A geometric rise up to `optim.lr`, which tries learning rates; the run ends early if its loss diverges (see `find-lr`).
+        RangeTest = "range-test",
     }
 }
 

@@ -411,6 +411,8 @@ sections! {
         step_epochs: usize = 0;
         /// Step: the factor of the learning rate at a fall.
         gamma: f64 = 0.1;
+        /// Range-test: the last learning rate, `optim.lr`, over the first.
+        range_ratio: f64 = 1e8;
     }
 
     /// Checkpoints.
@@ -440,6 +442,9 @@ sections! {
         tensorboard: bool = false;
         /// Seconds between two lines of what each rank uses, in logs/rank-N.usage.jsonl; 0 = none are written.
         usage_seconds: f64 = 1.0;
+        /// The peak of a rank's device in GFLOP/s, of which logs show the share; 0 = that of the data sheet of a known GPU, and on CPUs the
+        /// rate of a large product, which is measured at the start.
+        peak_gflops: f64 = 0.0;
         /// Watts of a busy core, from which the energy of CPUs is estimated where it cannot be measured; 0 = no
         /// estimate.
         cpu_watts: f64 = 0.0;

@@ -139,7 +139,11 @@ impl ScheduleConfig {
 
     fn check_one_cycle(&self, relations: &mut Relations<'_>) {
         relations.fraction("schedule.pct_start", self.pct_start);
-        let factors = [("div_factor", self.div_factor), ("final_div_factor", self.final_div_factor)];
+        let factors = [
+            ("div_factor", self.div_factor),
+            ("final_div_factor", self.final_div_factor),
+            ("range_ratio", self.range_ratio),
+        ];
         for (key, factor) in factors {
             let key = format!("schedule.{key}");
             relations.require(factor >= 1.0, &key, format!("{key} = {factor} is not at least 1"));
@@ -149,6 +153,12 @@ impl ScheduleConfig {
             !is_cycle || self.warmup_steps == 0,
             "schedule.warmup_steps",
             "schedule.warmup_steps is set, but schedule.kind = one-cycle rises over schedule.pct_start of the run".to_owned(),
+        );
+        relations.require(
+            self.kind != ScheduleKind::RangeTest || self.warmup_steps == 0,
+            "schedule.warmup_steps",
+            "schedule.warmup_steps is set, but schedule.kind = range-test is one rise from the first step on"
+                .to_owned(),
         );
         let range = match self.momentum[..] {
             [] => true,
@@ -221,6 +231,7 @@ impl LogConfig {
     pub(super) fn check(&self, relations: &mut Relations<'_>) {
         relations.positive("log.every", self.every);
         relations.not_negative("log.cpu_watts", self.cpu_watts);
+        relations.not_negative("log.peak_gflops", self.peak_gflops);
         let seconds = self.usage_seconds;
         relations.require(
             seconds == 0.0 || (0.01..=60.0).contains(&seconds),

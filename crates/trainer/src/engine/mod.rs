@@ -28,6 +28,7 @@ mod device;
 mod distributed;
 mod gauge;
 mod optimize;
+mod peak;
 mod precision;
 mod refusal;
 
@@ -54,9 +55,10 @@ pub use distributed::{World, in_one_process, invited_world, launcher_world, requ
 pub use error::{Divergence, TrainError};
 pub use estimate::{Estimate, estimate};
 pub use inference::{
-    ClassAnswer, GridStyle, ImageMetadata, METADATA_KEY, ModelAdapters, ModelMetadata, ModelPlan, OnnxExport,
-    Picture, PredictOptions, PredictOutcome, Prediction, RunEvaluation, TrainedModel, TrainedWeights,
-    describe, evaluate_model, export_onnx, plan_memory, predict, predict_texts, sample_model, write_texts,
+    AdapterFolder, ClassAnswer, GridStyle, ImageMetadata, METADATA_KEY, ModelAdapters, ModelMetadata,
+    ModelPlan, OnnxExport, Picture, PredictOptions, PredictOutcome, Prediction, RunEvaluation, TrainedModel,
+    TrainedWeights, describe, evaluate_model, export_onnx, plan_memory, predict, predict_texts, sample_model,
+    write_texts,
 };
 pub use observer::{
     Event, NoopObserver, Observer, PhaseReport, ScaledRate, Started, StepRange, StepReport, UpdateReport,
@@ -72,6 +74,6 @@ pub use train_loop::{ReplicaFailure, RunEnd, rehearse, train, train_replicas};
 pub use training::{
     ClassScores, Classes, Drawing, DrawingKind, Evaluator, EvaluatorOutput, FirstRun, ForwardInput,
     ForwardOutput, KeptFile, Loss, Measure, OutputMeaning, ReferenceModel, Setup, StepInput, Task, TaskSpec,
-    TextInput, TokenChoice, Training, TransformersModels, Writing, WrittenPart, WrittenText, WrittenTexts,
-    number,
+    TextInput, TextLength, TokenChoice, Training, TransformersModels, Writing, WrittenPart, WrittenText,
+    WrittenTexts, number,
 };

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use phalanx_run::{Line, Summary, UnitRate};
+use phalanx_run::{ArithmeticRate, Line, Summary, UnitRate};
 
 /// The description of a run before its first step.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -86,6 +86,8 @@ pub struct StepReport {
     pub samples_per_second: f64,
     /// The rate of the units that the weights of samples count, such as tokens, over all ranks.
     pub units: Option<UnitRate>,
+    /// The arithmetic of rank 0; none if nothing was multiplied.
+    pub arithmetic: Option<ArithmeticRate>,
     /// Resident memory of rank 0, in bytes.
     pub memory_bytes: Option<u64>,
     /// Fraction of the time that rank 0 waited for data.
@@ -124,6 +126,12 @@ impl StepReport {
             .with("data_share", self.data_share);
         if let Some(UnitRate { unit, per_second }) = &self.units {
             line = line.with(&format!("{unit}_per_s"), *per_second);
+        }
+        if let Some(ArithmeticRate { gflops, peak_share }) = self.arithmetic {
+            line = line.with("gflops", gflops);
+            if let Some(share) = peak_share {
+                line = line.with("peak_share", share);
+            }
         }
         if let Some(share) = self.communication_share {
             line = line.with("communication_share", share);

@@ -128,6 +128,7 @@ pub(super) fn schedule(config: &Config, plan: &Plan) -> Result<Schedule, TensorE
                 momentum,
             })
         }
+        ScheduleKind::RangeTest => Decay::Range { total, ratio: schedule.range_ratio },
         ScheduleKind::Step => {
             let every = match (schedule.step_epochs, schedule.step_every) {
                 (0, 0) => plan.horizon.div_ceil(3).max(1),

@@ -9,7 +9,7 @@ use phalanx_tensor::loss::{CrossEntropyOptions, LossDivisor, RowTargets};
 use phalanx_text::{MaskedCollation, MaskedTexts, MaskingConfig, SequenceLengths, TokenBlocks};
 use phalanx_trainer::config::Config;
 use phalanx_trainer::engine::{
-    Setup, StepInput, TaskSpec, TextUse, TrainError, Training, TransformersModels,
+    Setup, StepInput, TaskSpec, TextLength, TextUse, TrainError, Training, TransformersModels,
 };
 
 use super::ROWS;
@@ -38,7 +38,7 @@ const TRANSFORMERS: TransformersModels = TransformersModels {
     loader: "AutoModelForMaskedLM",
     pipeline: "fill-mask",
     command: "write FOLDER --prompt \"The [MASK] of a model.\"",
-    length_key: Some("model.context"),
+    length: TextLength::WHOLE,
 };
 
 impl BertSettings {

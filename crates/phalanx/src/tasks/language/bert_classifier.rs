@@ -15,7 +15,8 @@ use phalanx_text::{
 };
 use phalanx_trainer::config::Config;
 use phalanx_trainer::engine::{
-    ClassScores, Loss, Setup, StepInput, TaskSpec, TextInput, TrainError, Training, TransformersModels,
+    ClassScores, Loss, Setup, StepInput, TaskSpec, TextInput, TextLength, TrainError, Training,
+    TransformersModels,
 };
 
 use super::encoder::{EncoderKeys, EncoderVocabulary, check_context, generated_classes, input};
@@ -41,7 +42,7 @@ const TRANSFORMERS: TransformersModels = TransformersModels {
     loader: "AutoModelForSequenceClassification",
     pipeline: "text-classification",
     command: "predict FOLDER --text \"A text.\"",
-    length_key: Some("model.context"),
+    length: TextLength::WHOLE,
 };
 
 phalanx_trainer::settings! {

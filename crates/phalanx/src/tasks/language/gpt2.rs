@@ -2,7 +2,7 @@
 
 use phalanx_models::{Gpt2, Gpt2Config};
 use phalanx_trainer::config::Config;
-use phalanx_trainer::engine::{Setup, TaskSpec, TrainError, Training, TransformersModels};
+use phalanx_trainer::engine::{Setup, TaskSpec, TextLength, TrainError, Training, TransformersModels};
 
 use super::settings::{LanguageSettings, TextKeys, keeping_files};
 use super::text::{TextSettings, Vocabulary};
@@ -33,7 +33,7 @@ const TRANSFORMERS: TransformersModels = TransformersModels {
     loader: "AutoModelForCausalLM",
     pipeline: "text-generation",
     command: "write FOLDER --prompt \"Once upon a time\"",
-    length_key: None,
+    length: TextLength { positions: "n_positions", fills: false, ..TextLength::WHOLE },
 };
 
 impl Gpt2Settings {

@@ -2,7 +2,7 @@
 
 use phalanx_models::{Decoder, DecoderConfig, ExpertsConfig, RotaryConfig, RotaryScaling};
 use phalanx_trainer::config::{Config, Relations};
-use phalanx_trainer::engine::{Setup, TaskSpec, TrainError, Training, TransformersModels};
+use phalanx_trainer::engine::{Setup, TaskSpec, TextLength, TrainError, Training, TransformersModels};
 
 use super::settings::{LanguageSettings, TextKeys, keeping_files};
 use super::text::{TextSettings, Vocabulary};
@@ -46,7 +46,7 @@ const TRANSFORMERS: TransformersModels = TransformersModels {
     loader: "AutoModelForCausalLM",
     pipeline: "text-generation",
     command: "write FOLDER --prompt \"Once upon a time\"",
-    length_key: None,
+    length: TextLength { fills: false, ..TextLength::WHOLE },
 };
 
 impl LlamaSettings {

@@ -13,7 +13,8 @@ use phalanx_text::{
 };
 use phalanx_trainer::config::{Config, Relations};
 use phalanx_trainer::engine::{
-    KeptFile, Setup, StepInput, TaskSpec, TextUse, TrainError, Training, TransformersModels, number,
+    KeptFile, Setup, StepInput, TaskSpec, TextLength, TextUse, TrainError, Training, TransformersModels,
+    number,
 };
 
 use super::columns::Columns;
@@ -36,7 +37,7 @@ const TRANSFORMERS: TransformersModels = TransformersModels {
     loader: "AutoModelForSeq2SeqLM",
     pipeline: "translation",
     command: "translate FOLDER \"A text.\"",
-    length_key: Some("model.context"),
+    length: TextLength::WHOLE,
 };
 
 phalanx_trainer::settings! {
@@ -199,7 +200,12 @@ impl LanguageSettings for MarianSettings {
     }
 
     fn json(&self, config: &Config, sizes: &TranslationConfig) -> Result<serde_json::Value, TrainError> {
-        Ok(TranslationConfig { tokens: tokens(self.pairs(config)?.special), ..sizes.clone() }.to_json())
+        let pairs = self.pairs(config)?;
+        let mut json = TranslationConfig { tokens: tokens(pairs.special), ..sizes.clone() }.to_json();
+        if let TranslationTokenizer::Apart(_) = pairs.tokenizer {
+            json["tokenizer_class"] = "MarianTokenizer".into();
+        }
+        Ok(json)
     }
 }
 

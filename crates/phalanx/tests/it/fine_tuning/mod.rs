@@ -4,6 +4,7 @@ mod adapters;
 mod freezing;
 mod messages;
 mod names;
+mod published;
 mod weights;
 
 use std::path::{Path, PathBuf};

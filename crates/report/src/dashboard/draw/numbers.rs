@@ -47,7 +47,8 @@ fn rows(model: &Model) -> Vec<(&'static str, Vec<String>)> {
     if let Some(rate) = rate {
         let steps = model.pace().map(|pace| format!("{} steps/s", format::number(pace)));
         let images = format!("{} samples/s", format::count(rate.round() as u64));
-        rows.push(("speed", std::iter::once(images).chain(steps).collect()));
+        let share = model.latest("peak_share").map(format::of_peak);
+        rows.push(("speed", std::iter::once(images).chain(steps).chain(share).collect()));
     }
     let percent = |share: f64| format!("{:.0}%", 100.0 * share);
     // The other ranks wait for the slowest one.

@@ -29,6 +29,8 @@ pub(in crate::engine) enum StopReason {
         /// As text: JSON has no such numbers.
         loss: String,
     },
+    /// The learning rate of a range test is so high that the loss has diverged.
+    RangeTested,
     /// A rank could not write its part of a checkpoint. All ranks learn which when they wait for it.
     Saving,
 }
@@ -37,7 +39,7 @@ impl StopReason {
     /// The reason that the ranks of a broken world had agreed on, if it ends the run in every world.
     pub(in crate::engine) fn of_broken(control: &Control) -> Option<Self> {
         let reason = serde_json::from_str(&control.stop()?.reason).ok()?;
-        matches!(reason, Self::Asked | Self::NotFinite { .. }).then_some(reason)
+        matches!(reason, Self::Asked | Self::NotFinite { .. } | Self::RangeTested).then_some(reason)
     }
 }
 

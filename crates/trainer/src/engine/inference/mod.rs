@@ -1,5 +1,6 @@
 //! Inference: evaluation, samples, predictions and exports of trained models, and memory plans.
 
+mod adapter_folder;
 mod adapters;
 mod class_files;
 mod evaluate;
@@ -16,6 +17,7 @@ mod onnx;
 mod predict;
 mod runs;
 
+pub use adapter_folder::AdapterFolder;
 pub use adapters::ModelAdapters;
 pub use memory::{ModelPlan, plan_memory};
 pub use metadata::{ImageMetadata, METADATA_KEY, ModelMetadata};

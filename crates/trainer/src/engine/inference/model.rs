@@ -10,13 +10,23 @@ use crate::config::Config;
 use crate::engine::device::Device;
 use crate::engine::distributed::{Cores, Network};
 use crate::engine::training::{Built, Task, Weights};
-use crate::engine::weights::{HeadRule, load};
+use crate::engine::weights::{HeadRule, load, load_adapters};
 use crate::engine::{TrainError, precision};
 
 /// Loads weights of another program.
 fn load_foreign(built: &Built, path: &Path) -> Result<(), TrainError> {
     let networks: Vec<&Network> = built.networks.iter().collect();
     load(path, &networks, &built.names, HeadRule::Load).map(drop)
+}
+
+/// Loads the weights of a published model, and the adapters that change it, if there are any (`lora.from`).
+fn load_published(built: &Built, folder: &Path, config: &Config) -> Result<(), TrainError> {
+    if config.lora.from.is_empty() {
+        return load_foreign(built, folder);
+    }
+    let networks: Vec<&Network> = built.networks.iter().collect();
+    load(folder, &networks, &built.names, HeadRule::Replace)?;
+    load_adapters(&config.lora, &networks, &built.names).map(drop)
 }
 
 /// The networks of a training, for inference.
@@ -42,7 +52,9 @@ impl InferenceModel {
                 Self::build(task, config, classes, Weights::Here, |built| load_foreign(built, file))
             }
             TrainedWeights::Published(folder) => {
-                Self::build(task, config, classes, Weights::Placeholder, |built| load_foreign(built, folder))
+                Self::build(task, config, classes, Weights::Placeholder, |built| {
+                    load_published(built, folder, config)
+                })
             }
         }
     }

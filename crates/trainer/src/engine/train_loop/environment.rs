@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use phalanx_collectives::Clock;
 use phalanx_sharding::VirtualRanks;
-use phalanx_tensor::{ComputeDevice, Context, Key, Listener, Session};
+use phalanx_tensor::{ArithmeticCount, ComputeDevice, Context, Key, Listener, Session};
 
 use super::sample_kind::SampleKind;
 use super::state::TrainState;
 use crate::config::Config;
 use crate::engine::distributed::Distributed;
+use crate::engine::peak::PeakRate;
 use crate::engine::training::{Task, Weights};
 use crate::engine::{Plan, TrainError};
 use phalanx_run::RunFolder;
@@ -25,12 +26,21 @@ pub(super) struct Environment<'a> {
     pub(super) device: ComputeDevice,
     /// The root of all random streams.
     pub(super) key: Key,
+    /// Counts the arithmetic of steps.
+    pub(super) arithmetic: ArithmeticCount,
+    /// The peak of the device, on the rank that reports.
+    pub(super) peak: PeakRate,
 }
 
 impl Environment<'_> {
     /// The clock that times steps.
     pub(super) fn clock(&self) -> Clock {
         self.config.comm.clock
+    }
+
+    /// The floating-point operations per second that the device reaches at most; `None` if that is unknown.
+    pub(super) fn peak(&self) -> Option<f64> {
+        self.peak.per_second()
     }
 
     /// True if ranks may join or leave.

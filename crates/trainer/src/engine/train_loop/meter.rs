@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use phalanx_collectives::Clock;
-use phalanx_run::UnitRate;
+use phalanx_run::{ArithmeticRate, UnitRate};
 
 /// The cost of steps, for the lines of metrics and for the summary.
 #[derive(Debug, Clone, Default)]
@@ -49,6 +49,8 @@ pub(super) struct StepCost {
     pub(super) samples: usize,
     /// The sum of their weights.
     pub(super) weight: f64,
+    /// Floating-point operations of this rank.
+    pub(super) operations: u64,
 }
 
 impl StepCost {
@@ -60,6 +62,13 @@ impl StepCost {
     /// The rate of the units that the weights of samples count, if they count any.
     pub(super) fn unit_rate(&self, unit: Option<&str>) -> Option<UnitRate> {
         unit.map(|unit| UnitRate { unit: unit.to_owned(), per_second: self.per_second(self.weight) })
+    }
+
+    /// The rate of this rank's arithmetic, if there is any, on a device with this peak in operations per second.
+    pub(super) fn arithmetic_rate(&self, peak: Option<f64>) -> Option<ArithmeticRate> {
+        let per_second = self.per_second(self.operations as f64);
+        let peak_share = peak.map(|peak| per_second / peak);
+        (per_second > 0.0).then_some(ArithmeticRate { gflops: 1e-9 * per_second, peak_share })
     }
 
     fn per_second(&self, number: f64) -> f64 {
@@ -81,6 +90,7 @@ impl StepCost {
         self.sent += other.sent;
         self.samples += other.samples;
         self.weight += other.weight;
+        self.operations += other.operations;
     }
 }
 

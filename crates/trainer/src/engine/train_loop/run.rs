@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use phalanx_tensor::Key;
+use phalanx_tensor::{ArithmeticCount, Key};
 
 use super::environment::Environment;
 use super::reporter::{Reporter, RunView};
 use super::requests::Requests;
 use super::samples::check_prompts;
 use super::saving::Saving;
-use super::selection::{Selection, check_measure};
+use super::selection::{Selection, check_measure, check_range_test};
 use super::state::TrainState;
 use super::step::StepRunner;
 use super::world::WorldChanges;
@@ -19,6 +19,7 @@ use crate::engine::data::Data;
 use crate::engine::distributed::{AgreedAction, Distributed, Network};
 use crate::engine::generative_metrics::GenerativeMetrics;
 use crate::engine::observer::{Observer, ScaledRate, Started, StepRange};
+use crate::engine::peak::PeakRate;
 use crate::engine::training::{ImageSource, Task};
 use crate::engine::{TrainError, optimize, precision};
 use phalanx_run::{NextCommands, RunFolder, Summary};
@@ -84,9 +85,15 @@ impl<'a> Parts<'a> {
         let room = config.data.device_cache_mib.saturating_mul(1 << 20);
         let data = Data::open(config, task.open_data(config), distributed, &device, room)?;
         let plan = data.plan(config)?;
-        let env = Environment { folder, config, plan, context, device, key: Key::new(config.train.seed) };
+        let peak = match distributed.rank() {
+            0 => PeakRate::of(config, distributed.device(), &context)?,
+            _ => PeakRate::default(),
+        };
+        let (key, arithmetic) = (Key::new(config.train.seed), ArithmeticCount::default());
+        let env = Environment { folder, config, plan, context, device, key, arithmetic, peak };
         let state = env.build_state(task, data.num_classes(), distributed)?;
         check_measure(config, &*state.training)?;
+        check_range_test(config, &*state.training)?;
         let quality = GenerativeMetrics::open(task, &env.context, &env.device)?;
         if quality.is_some() {
             GenerativeMetrics::check_draws(&*state.training, &config.model.kind)?;

@@ -103,6 +103,7 @@ mod tests {
             (ScheduleKind::Linear, 0.1, false),
             (ScheduleKind::Stable, 0.0, true),
             (ScheduleKind::OneCycle, 0.0, false),
+            (ScheduleKind::RangeTest, 0.0, false),
         ] {
             (config.schedule.kind, config.schedule.final_fraction) = (kind, fraction);
             assert_eq!(ended(&config, &[""]), is_ended.then(String::new), "{kind:?} {fraction}");

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::environment::Environment;
-use crate::config::{BestMeasure, Config, nearest};
+use crate::config::{BestMeasure, Config, ScheduleKind, nearest};
 use crate::engine::TrainError;
 use crate::engine::distributed::Distributed;
 use crate::engine::training::{AnyTraining, TrainingOutline};
@@ -72,6 +72,24 @@ pub(in crate::engine) fn check_measure(
         None => Err(TrainError::Setup(format!(
             "checkpoint.best: write min:{name} or max:{name}, as the name does not tell which is better"
         ))),
+    }
+}
+
+/// Refuses a range test of networks against each other: their losses do not tell which learning rate is good.
+///
+/// # Errors
+/// [`TrainError::Setup`] with the phases.
+pub(in crate::engine) fn check_range_test(
+    config: &Config,
+    training: &dyn AnyTraining,
+) -> Result<(), TrainError> {
+    let phases: Vec<&str> = training.phases().iter().map(|phase| phase.name.as_str()).collect();
+    match config.schedule.kind == ScheduleKind::RangeTest && phases != [""] {
+        true => Err(TrainError::Setup(format!(
+            "schedule.kind = range-test is for a training of one loss; this one has {}, whose losses move each other",
+            phases.join(", ")
+        ))),
+        false => Ok(()),
     }
 }
 

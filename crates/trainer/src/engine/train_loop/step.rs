@@ -101,6 +101,7 @@ impl StepRunner {
         // Answers are counted apart, because they do not keep to this rank's steps.
         cost.sent = traffic.bytes_sent.saturating_sub(traffic.bytes_answered);
         (cost.samples, cost.weight) = (samples.global_samples, samples.global_weight);
+        cost.operations = env.arithmetic.take();
         unread.cost = cost;
         unread.report.memory_bytes = measured_memory();
         Ok(unread)

@@ -7,7 +7,7 @@ use phalanx_tensor::ComputeDevice;
 
 use super::reporter::{prepare, write_partial};
 use super::run::{Run, RunEnd};
-use super::selection::check_measure;
+use super::selection::{check_measure, check_range_test};
 use crate::config::{Config, Resolved};
 use crate::engine::data::Data;
 use crate::engine::distributed::{Distributed, World};
@@ -55,5 +55,6 @@ pub fn rehearse(task: &Task, config: &Config) -> Result<(), TrainError> {
     data.plan(config)?;
     let built = task.build(config, Some(data.num_classes()), Weights::Absent, &device)?;
     weights::check_configured(config, &built, true)?;
-    check_measure(config, &*built.training)
+    check_measure(config, &*built.training)?;
+    check_range_test(config, &*built.training)
 }

@@ -34,7 +34,7 @@ pub use measure::{Measure, number};
 pub use phase::Training;
 pub use reference::ReferenceModel;
 pub use setup::Setup;
-pub use spec::{Evaluator, FirstRun, KeptFile, Task, TaskSpec, TransformersModels};
+pub use spec::{Evaluator, FirstRun, KeptFile, Task, TaskSpec, TextLength, TransformersModels};
 pub use step::{Loss, StepInput};
 pub use text_input::TextInput;
 pub use writing::{TokenChoice, Writing, WrittenPart, WrittenText, WrittenTexts};

@@ -154,14 +154,25 @@ pub struct TransformersModels {
     pub pipeline: &'static str,
     /// A command that uses an exported `FOLDER`, without the program's name.
     pub command: &'static str,
-    /// The key of the longest text, which a folder that is used without training has as many positions for; `None` if the task takes
-    /// texts of any length.
-    pub length_key: Option<&'static str>,
+    /// The length of texts of a folder that is used without training.
+    pub length: TextLength,
 }
 
-impl TransformersModels {
+/// The length of the texts of published models, by their positions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TextLength {
+    /// The key of the configuration.
+    pub key: &'static str,
     /// The key of the positions in a `config.json`.
-    pub const POSITIONS: &'static str = "max_position_embeddings";
+    pub positions: &'static str,
+    /// True if texts are as long as the positions; false if positions only bound the configured length, as of a model that continues
+    /// texts of any length.
+    pub fills: bool,
+}
+
+impl TextLength {
+    /// The length of texts that are read as a whole.
+    pub const WHOLE: Self = Self { key: "model.context", positions: "max_position_embeddings", fills: true };
 }
 
 impl TransformersModels {

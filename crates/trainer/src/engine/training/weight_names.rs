@@ -52,6 +52,12 @@ impl WeightNames {
         !self.head.is_empty()
     }
 
+    /// True for a tensor of another program that the model does not have as its own: a copy of a tied one, a mask, or positions that
+    /// are computed.
+    pub(in crate::engine) fn is_absent(&self, name: &str) -> bool {
+        self.programs.iter().any(|translate| translate(name).is_none())
+    }
+
     /// The advice about a tensor that has another shape in a file.
     pub(in crate::engine) fn advice(&self, name: &str) -> Option<&str> {
         let found = self.advice.iter().find(|(pattern, _)| pattern.matches(name));

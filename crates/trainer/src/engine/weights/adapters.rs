@@ -104,3 +104,25 @@ fn own_name(name: &str, here: &BTreeSet<&str>, names: &WeightNames) -> Option<St
     let translated = names.programs.iter().filter_map(|translate| translate(name));
     std::iter::once(name.to_owned()).chain(translated).find(|name| here.contains(name.as_str()))
 }
+
+/// The tensors in a folder of adapters.
+pub(in crate::engine) struct AdapterFile(WeightSource);
+
+impl AdapterFile {
+    /// Opens the tensors of a folder.
+    ///
+    /// # Errors
+    /// If there are none, or they are damaged.
+    pub(in crate::engine) fn open(folder: &Path) -> Result<Self, TrainError> {
+        WeightSource::open(&tensors_of(folder)).map(Self)
+    }
+
+    /// Returns the names of all tensors.
+    ///
+    /// # Errors
+    /// If they are damaged.
+    pub(in crate::engine) fn names(&self) -> Result<Vec<String>, TrainError> {
+        let tensors = self.0.tensors(|_| true)?;
+        Ok(tensors.names().into_iter().map(str::to_owned).collect())
+    }
+}

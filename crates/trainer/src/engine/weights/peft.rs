@@ -77,7 +77,7 @@ impl PeftConfig {
     ///
     /// # Errors
     /// If it cannot be read, or says something that adapters here do not have.
-    pub(super) fn read(folder: &Path) -> Result<Self, TrainError> {
+    pub(in crate::engine) fn read(folder: &Path) -> Result<Self, TrainError> {
         let path = folder.join(CONFIG);
         let wrong = |problem: String| TrainError::Setup(format!("{}: {problem}", path.display()));
         let text = Links::Follow.read_text(&path).map_err(|error| wrong(error.to_string()))?;
@@ -98,7 +98,7 @@ impl PeftConfig {
     }
 
     /// The numerator of the factor α/r.
-    fn alpha(&self) -> f64 {
+    pub(in crate::engine) fn alpha(&self) -> f64 {
         if self.use_rslora { self.lora_alpha * (self.r as f64).sqrt() } else { self.lora_alpha }
     }
 
@@ -129,7 +129,7 @@ pub(super) fn tensors_of(folder: &Path) -> PathBuf {
 }
 
 /// Returns the name here of a tensor in a folder.
-pub(super) fn name_here(name: &str) -> &str {
+pub(in crate::engine) fn name_here(name: &str) -> &str {
     name.strip_prefix(PREFIX).unwrap_or(name)
 }
 

@@ -89,7 +89,8 @@ impl WeightPlan {
         plan.left = plan.unused(&tensors, &there);
         if head == HeadRule::Load {
             // What is evaluated must be the whole model of the weights.
-            misfits.strange = plan.left.iter().filter(|name| tensors.is_weight(name)).cloned().collect();
+            let is_strange = |name: &&String| tensors.is_weight(name) && !names.is_absent(name);
+            misfits.strange = plan.left.iter().filter(is_strange).cloned().collect();
         } else {
             // The weights without their adapters are those of another model.
             let is_adapter = |name: &&String| AdaptedLayer::named_by(name).is_some();

@@ -5,6 +5,7 @@ mod hyperparameters;
 mod line;
 mod losses;
 mod pending;
+mod range_test;
 mod read;
 mod resources;
 mod summary;
@@ -18,6 +19,7 @@ use serde_json::{Map, Value};
 use self::by_rank::LossesByRank;
 pub(super) use self::losses::LossGatherer;
 use self::pending::{CompleteReport, PartialReport, PendingStep, PendingSteps};
+use self::range_test::RangeTest;
 use self::resources::Resources;
 pub(super) use self::trace::{RunTrace, prepare, write_partial};
 pub(super) use self::write::{last_evaluated, last_written, lines_until};
@@ -57,6 +59,8 @@ pub(in crate::engine::train_loop) struct Reporter {
     /// The last evaluation, until it is written.
     pub(super) evaluated: Option<Evaluation>,
     watch: Watch,
+    /// The losses of a range test, if the run is one.
+    range_test: Option<RangeTest>,
     /// The last values of all metrics, for the summary.
     last: Map<String, Value>,
     resources: Resources,
@@ -102,6 +106,7 @@ impl Reporter {
             meter: Meter::default(),
             evaluated: None,
             watch: Watch::new(&env.config.watch, phases),
+            range_test: RangeTest::of(env.config),
             last: Map::new(),
             resources: Resources::of(distributed),
             trace: RunTrace::default(),

@@ -57,6 +57,7 @@ impl Reporter {
         self.resources.update(report.step, &self.meter, &traffic, view.state);
         report.samples_per_second = cost.rate();
         report.units = cost.unit_rate(view.state.training.outline().weight_unit);
+        report.arithmetic = cost.arithmetic_rate(view.env.peak());
         report.data_share = cost.share(cost.data);
         report.communication_share = view.env.device.is_host().then(|| cost.share(cost.communication));
         Ok(PartialReport { report, phases, is_logged })
@@ -94,7 +95,11 @@ impl Reporter {
         let RankReport { seconds, sums, .. } = RankReport::total(reports)?;
         report.seconds = self.meter.seconds_before() + seconds;
         report.phases = phase_reports(&state.phases_at(phases), &sums);
-        self.check_finite(report, distributed)
+        match self.range_test.as_mut().map(|test| test.is_over(report)) {
+            None => self.check_finite(report, distributed),
+            Some(true) => distributed.job().request_stop(&StopReason::RangeTested),
+            Some(false) => Ok(()),
+        }
     }
 
     /// Stops all ranks if a loss is not finite. Nothing is saved from this step on.

@@ -76,6 +76,7 @@ impl Reporter {
             strategy: env.config.train.strategy.to_string(),
             samples_per_second: self.meter.whole().rate(),
             units: self.meter.whole().unit_rate(state.training.outline().weight_unit),
+            arithmetic: self.meter.whole().arithmetic_rate(env.peak()),
             wall_seconds: wall.as_secs_f64(),
             metrics: leading(&self.last, headline.as_deref()),
             headline,

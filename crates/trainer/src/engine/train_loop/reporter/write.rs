@@ -66,6 +66,7 @@ impl Reporter {
             seconds: report.seconds.max(before.unwrap_or_default()),
             samples_per_second: window.rate(),
             units: window.unit_rate(view.state.training.outline().weight_unit),
+            arithmetic: window.arithmetic_rate(view.env.peak()),
             data_share: window.share(window.data),
             communication_share: view.env.device.is_host().then(|| window.share(window.communication)),
             ..report

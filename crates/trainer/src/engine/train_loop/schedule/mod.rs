@@ -140,6 +140,7 @@ impl MicroBatchPass<'_> {
             precision: config.train.precision,
             device: self.env.device.clone(),
             frozen: self.constants.clone(),
+            arithmetic: self.env.arithmetic.clone(),
             ..Session::training(self.env.context.clone(), self.key)
         }
     }
