@@ -54,6 +54,7 @@ fn script(name: &str, work: &Json) -> Result<Json> {
     let output = Command::new(&python)
         .arg(folder().join(name))
         .arg(work.to_string())
+        .env("GLIBC_TUNABLES", KEPT_MEMORY)
         .stderr(Stdio::inherit())
         .output()
         .with_context(|| format!("cannot start {}\n{HOW}", python.display()))?;

@@ -96,6 +96,8 @@ struct Row<'a> {
     exposed: f64,
     hidden: f64,
     bytes_sent: f64,
+    /// Floating-point operations of a step of rank 0.
+    operations: u64,
     /// The peer's name, and its seconds of a step.
     peer: Option<(String, f64)>,
 }
@@ -157,8 +159,8 @@ fn check(args: &TrainArgs) -> Result<()> {
         args.precision.name()
     );
     anyhow::ensure!(
-        common.peer.is_none() || world == 1 || !args.model().is_language(),
-        "--peer has one rank of language models; leave it out, or --ranks {world}"
+        common.peer.is_none() || world == 1 || args.model() != Model::Bert,
+        "--peer has one rank of bert; leave it out, or --ranks {world}"
     );
     anyhow::ensure!(
         args.device == Device::Cpu || world == 1 || common.peer.is_none(),
@@ -206,8 +208,8 @@ fn measure(args: &TrainArgs) -> Result<Json> {
     if common.peer.is_some() && world > 1 && args.device == Device::Cpu {
         for row in rows.iter_mut().filter(|row| row.strategy != "none") {
             row.peer = Some(torch_ranks(&json!({
-                "model": name, "batch": args.batch, "size": args.image_size, "cifar_stem": args.cifar_stem,
-                "strategy": of_peer(row.strategy), "ranks": world, "threads": common.threads(),
+                "model": name, "batch": args.batch, "size": args.image_size, "tokens": args.tokens,
+                "cifar_stem": args.cifar_stem, "strategy": of_peer(row.strategy), "ranks": world, "threads": common.threads(),
                 "rounds": common.rounds,
             }))?);
         }
@@ -279,6 +281,14 @@ fn print(args: &TrainArgs, name: &str, rows: &[Row<'_>], memory: Option<u64>, pe
                 row.hidden * 1e3
             );
         }
+        if row.operations > 0 {
+            let operations = row.operations as f64;
+            print!(
+                "; {:.1} GFLOP of rank 0, {:.0} GFLOP/s",
+                operations / 1e9,
+                operations / 1e9 / row.seconds
+            );
+        }
         println!();
         if let Some((version, theirs)) = &row.peer {
             let by = if world > 1 { format!(", {} over Gloo", of_peer(row.strategy)) } else { String::new() };
@@ -324,6 +334,7 @@ impl Row<'_> {
             "strategy": self.strategy, "seconds_per_step": self.seconds, "samples_per_s": args.images() / self.seconds,
             "step_over_first": self.seconds / first.seconds, "bytes_sent": self.bytes_sent,
             "communication_exposed_seconds": self.exposed, "communication_hidden_seconds": self.hidden,
+            "operations": self.operations, "gflops": self.operations as f64 / 1e9 / self.seconds,
             "peer": self.peer.as_ref().map(|(version, _)| version),
             "peer_samples_per_s": theirs.map(|theirs| args.images() / theirs),
             "ratio": theirs.map(|theirs| theirs / self.seconds),

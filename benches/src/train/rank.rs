@@ -6,13 +6,12 @@ use std::thread::Scope;
 
 use anyhow::{Context as _, Result, anyhow};
 use phalanx_collectives::{CommStats, Communicator, threads};
-use phalanx_sharding::Observed as _;
 use phalanx_tensor::loss::LossDivisor;
 use phalanx_tensor::optim::{Optimizer, Sgd};
 use phalanx_tensor::{ComputeDevice, Context};
 
 use super::model::{Model, build};
-use super::replica::{Replica, Step};
+use super::replica::{Replica, Step, StepCost};
 use super::{Row, TrainArgs, language, stackgan};
 
 /// Builds the training step of a model with one loss.
@@ -33,13 +32,13 @@ fn single_loss_step(
         let tape = replica.tape(context, step);
         let loss = forward(&tape, LossDivisor::Count(global))?;
         replica.step((&tape, &loss), &mut optimizer, 1e-4, context)?;
-        Ok(replica.parallel.stats())
+        Ok(replica.cost())
     }))
 }
 
 /// The report of a rank after some steps.
 struct RankReport {
-    stats: CommStats,
+    cost: StepCost,
     /// The peak memory of its GPU, in bytes.
     gpu_memory: Option<u64>,
 }
@@ -65,7 +64,7 @@ fn rank(
     let mut replay = args.graphs.then(|| device.replay()).transpose()?;
     let mut number = 0;
     while let Ok(count) = go.recv() {
-        let mut outcome = Ok(CommStats::default());
+        let mut outcome = Ok(StepCost::default());
         for _ in 0..count {
             outcome = match &mut replay {
                 Some(replay) => replay.run(|| step(&context, number)),
@@ -76,9 +75,9 @@ fn rank(
                 break;
             }
         }
-        let told = outcome.and_then(|stats| {
+        let told = outcome.and_then(|cost| {
             device.finish()?;
-            Ok(RankReport { stats, gpu_memory: device.peak_memory() })
+            Ok(RankReport { cost, gpu_memory: device.peak_memory() })
         });
         if done.send(told).is_err() {
             break;
@@ -96,6 +95,8 @@ pub(super) struct RankThreads<'a> {
     /// The statistics of rank 0 after the first request and after the last, each with the number of steps.
     stats: Option<[(u64, CommStats); 2]>,
     gpu_memory: Option<u64>,
+    /// The floating-point operations of a step of rank 0.
+    operations: u64,
 }
 
 impl<'a> RankThreads<'a> {
@@ -120,7 +121,7 @@ impl<'a> RankThreads<'a> {
             });
             ranks.push((go, done));
         }
-        Ok(Self { strategy, ranks, taken: 0, stats: None, gpu_memory: None })
+        Ok(Self { strategy, ranks, taken: 0, stats: None, gpu_memory: None, operations: 0 })
     }
 
     /// Takes `count` steps on all ranks.
@@ -132,7 +133,8 @@ impl<'a> RankThreads<'a> {
         let told = self.ranks.iter().map(|(_, done)| done.recv().context("a rank has ended")?);
         let told = told.collect::<Result<Vec<_>>>()?;
         if let Some(first) = told.first() {
-            let now = (self.taken, first.stats);
+            let now = (self.taken, first.cost.stats);
+            self.operations = first.cost.operations;
             self.stats = Some(self.stats.map_or([now; 2], |[begin, _]| [begin, now]));
         }
         self.gpu_memory = told.iter().filter_map(|told| told.gpu_memory).max();
@@ -156,6 +158,7 @@ impl<'a> RankThreads<'a> {
             exposed,
             hidden: (busy - exposed).max(0.0),
             bytes_sent: (last.bytes_sent - first.bytes_sent) as f64 / steps,
+            operations: self.operations,
             peer: None,
         }
     }

@@ -4,15 +4,26 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use phalanx_collectives::{CommStats, Communicator, threads};
-use phalanx_sharding::{DataParallel, Options, ProcessMesh, Strategy};
+use phalanx_sharding::{DataParallel, Observed as _, Options, ProcessMesh, Strategy};
 use phalanx_tensor::optim::{Optimizer, scale_grads};
-use phalanx_tensor::{ComputeDevice, Context, Key, ParamStore, Recompute, Session, Tape, Value};
+use phalanx_tensor::{
+    ArithmeticCount, ComputeDevice, Context, Key, ParamStore, Recompute, Session, Tape, Value,
+};
 
 use super::TrainArgs;
 use super::precision::Precision;
 
-/// A rank's training step. It returns the communication statistics up to now.
-pub(super) type Step = Box<dyn FnMut(&Arc<Context>, u64) -> Result<CommStats>>;
+/// The cost of a rank's steps.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct StepCost {
+    /// The communication up to now.
+    pub(super) stats: CommStats,
+    /// The floating-point operations of the last step.
+    pub(super) operations: u64,
+}
+
+/// A rank's training step.
+pub(super) type Step = Box<dyn FnMut(&Arc<Context>, u64) -> Result<StepCost>>;
 
 /// A model with the strategy that reduces its gradients.
 pub(super) struct Replica {
@@ -20,6 +31,7 @@ pub(super) struct Replica {
     precision: Precision,
     recompute: Recompute,
     device: ComputeDevice,
+    arithmetic: ArithmeticCount,
 }
 
 impl Replica {
@@ -40,7 +52,13 @@ impl Replica {
         let row = Strategy::named(strategy)?;
         let parallel = DataParallel::with_options(store, ProcessMesh::suiting(comm, &row, 0)?, row, options)?;
         let recompute = if args.recompute > 0 { Recompute::Every(args.recompute) } else { Recompute::Never };
-        Ok(Self { parallel, precision: args.precision, recompute, device: device.clone() })
+        Ok(Self {
+            parallel,
+            precision: args.precision,
+            recompute,
+            device: device.clone(),
+            arithmetic: ArithmeticCount::default(),
+        })
     }
 
     pub(super) fn tape(&self, context: &Arc<Context>, step: u64) -> Tape {
@@ -50,8 +68,14 @@ impl Replica {
             precision: self.precision.kept(),
             recompute: self.recompute,
             device: self.device.clone(),
+            arithmetic: self.arithmetic.clone(),
             ..Session::training(context.clone(), Key::new(0).step(step))
         })
+    }
+
+    /// Returns the communication up to now, and the operations since the last call.
+    pub(super) fn cost(&self) -> StepCost {
+        StepCost { stats: self.parallel.stats(), operations: self.arithmetic.take() }
     }
 
     /// Computes gradients, reduces them over the ranks, and updates.

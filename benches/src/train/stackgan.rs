@@ -7,13 +7,12 @@ use phalanx_models::stackgan::{
     Discriminator, GeneratorOutput, SampleWeights, conditions_of_next, discriminator_loss, generator_loss,
 };
 use phalanx_models::{StackGanConfig, StageOneGenerator, StageTwoGenerator};
-use phalanx_sharding::Observed as _;
 use phalanx_tensor::optim::Adam;
 use phalanx_tensor::{ComputeDevice, StoreBuilder, Tape, Value};
 
 use super::TrainArgs;
 use super::model::{Model, layout};
-use super::replica::{Replica, Step};
+use super::replica::{Replica, Step, StepCost};
 
 /// The generators. Stage II has both; the generator of stage I is then frozen.
 struct Generators {
@@ -85,6 +84,7 @@ pub(super) fn step(
         let losses = generator_loss(&tape, &discriminator, &generated, &shown, 2.0, counts)?;
         g.step((&tape, &losses.total), &mut adam_g, 2e-4, context)?;
         // The networks share a communicator.
-        Ok(g.parallel.stats())
+        let (of_d, of_g) = (d.cost(), g.cost());
+        Ok(StepCost { operations: of_d.operations + of_g.operations, ..of_g })
     }))
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use phalanx_collectives::Launcher;
 use phalanx_run::format::number;
-use phalanx_run::{Line, RunFolder, aligned, read_whole_metrics, write_aside};
+use phalanx_run::{Line, RunFolder, Summary, aligned, read_whole_metrics, write_aside};
 use phalanx_trainer::config::Resolved;
 use phalanx_trainer::engine::{self, Task};
 use serde_json::json;
@@ -29,6 +29,8 @@ use crate::range_test::{LEAST_POINTS, RatePoint, RateSuggestion, picture, sugges
 const STEPS: u64 = 200;
 /// The interval at which the progress is read.
 const LOOK: Duration = Duration::from_millis(300);
+/// The exit code of a test that a user has stopped, as of a program that Ctrl-C has ended.
+const INTERRUPTED: u8 = 130;
 /// The name of the picture in the folder of a test.
 const PICTURE: &str = "rates.svg";
 
@@ -188,6 +190,11 @@ fn losses(program: &Program, train: &TrainArgs, task: &Task, resolved: Resolved)
         drop(ended);
         trained
     })?;
+    if Summary::read(&folder.summary()).is_ok_and(|summary| summary.status == "interrupted") {
+        let message =
+            format!("stopped before its end; the losses so far are in {}", folder.metrics().display());
+        return Err(CliError::Ended { message, code: INTERRUPTED });
+    }
     let lines = read_whole_metrics(&folder.metrics()).map_err(CliError::failed)?;
     let number = |line: &Line, name| line.number(name).unwrap_or(f64::NAN);
     let pairs = lines.windows(2);

@@ -56,7 +56,15 @@ impl Example {
 /// Returns the measurements of a run's steps, without those that depend on the clock.
 fn metrics(run: &Path) -> Vec<Value> {
     let text = fs::read_to_string(run.join("metrics.jsonl")).expect("reads");
-    let clock = ["seconds", "samples_per_s", "memory_bytes", "data_share", "communication_share"];
+    let clock = [
+        "seconds",
+        "samples_per_s",
+        "gflops",
+        "peak_share",
+        "memory_bytes",
+        "data_share",
+        "communication_share",
+    ];
     let line = |line: &str| {
         let mut line: Value = serde_json::from_str(line).expect("is JSON");
         clock.iter().for_each(|key| drop(line.as_object_mut().expect("an object").remove(*key)));
