@@ -263,49 +263,45 @@ fn print(args: &TrainArgs, name: &str, rows: &[Row<'_>], memory: Option<u64>, pe
         batch = args.batch,
         threads = args.common.threads(),
     );
-    for row in rows {
-        let strategy = if world > 1 { row.strategy } else { "alone" };
-        print!(
-            "{strategy}: {:.1} ms a step, {:.0} samples/s",
-            row.seconds * 1e3,
-            args.images() / row.seconds
-        );
-        if rows.len() > 1 {
-            print!("; {:.3} of the step of {}", row.seconds / rows[0].seconds, rows[0].strategy);
-        }
-        if world > 1 && row.strategy != "none" {
-            print!(
-                "; communication: {:.1} MB sent, exposed {:.1} ms, hidden {:.1} ms",
-                row.bytes_sent / 1e6,
-                row.exposed * 1e3,
-                row.hidden * 1e3
-            );
-        }
-        if row.operations > 0 {
-            let operations = row.operations as f64;
-            print!(
-                "; {:.1} GFLOP of rank 0, {:.0} GFLOP/s",
-                operations / 1e9,
-                operations / 1e9 / row.seconds
-            );
-        }
-        println!();
-        if let Some((version, theirs)) = &row.peer {
-            let by = if world > 1 { format!(", {} over Gloo", of_peer(row.strategy)) } else { String::new() };
-            println!(
-                "{version}{by}: {:.1} ms a step, {:.0} samples/s; ratio {:.2}x",
-                theirs * 1e3,
-                args.images() / theirs,
-                theirs / row.seconds
-            );
-        }
-    }
+    rows.iter().for_each(|row| print_row(args, row, rows));
     let mebibytes = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     if let Some(bytes) = memory {
         print!("at most {:.0} MiB in memory", mebibytes(bytes));
         println!(
             "{}",
             peer_memory.map_or_else(String::new, |peer| format!(", the peer {:.0}", mebibytes(peer)))
+        );
+    }
+}
+
+/// Prints the step of a strategy, compared with that of the first of `rows`.
+fn print_row(args: &TrainArgs, row: &Row<'_>, rows: &[Row<'_>]) {
+    let world = args.ranks;
+    let strategy = if world > 1 { row.strategy } else { "alone" };
+    print!("{strategy}: {:.1} ms a step, {:.0} samples/s", row.seconds * 1e3, args.images() / row.seconds);
+    if rows.len() > 1 {
+        print!("; {:.3} of the step of {}", row.seconds / rows[0].seconds, rows[0].strategy);
+    }
+    if world > 1 && row.strategy != "none" {
+        print!(
+            "; communication: {:.1} MB sent, exposed {:.1} ms, hidden {:.1} ms",
+            row.bytes_sent / 1e6,
+            row.exposed * 1e3,
+            row.hidden * 1e3
+        );
+    }
+    if row.operations > 0 {
+        let operations = row.operations as f64;
+        print!("; {:.1} GFLOP of rank 0, {:.0} GFLOP/s", operations / 1e9, operations / 1e9 / row.seconds);
+    }
+    println!();
+    if let Some((version, theirs)) = &row.peer {
+        let by = if world > 1 { format!(", {} over Gloo", of_peer(row.strategy)) } else { String::new() };
+        println!(
+            "{version}{by}: {:.1} ms a step, {:.0} samples/s; ratio {:.2}x",
+            theirs * 1e3,
+            args.images() / theirs,
+            theirs / row.seconds
         );
     }
 }
