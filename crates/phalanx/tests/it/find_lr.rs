@@ -25,7 +25,8 @@ fn a_range_test_suggests_the_same_rate_on_any_world() {
     assert!(number(&one, "/lowest/loss") < 0.95 * losses[0], "{losses:?}");
     assert_eq!(one["curve"], found(&place, "--ranks 1 --out again")["curve"], "repeatable");
     let two = found(&place, "--ranks 2 --out two");
-    assert!((number(&two, "/rate") / rate).ln().abs() < 0.7, "{one}\n{two}");
+    // At most the next of the rates that were tried.
+    assert!((number(&two, "/rate") / rate).ln().abs() < 0.13, "{one}\n{two}");
     let svg = std::fs::read_to_string(place.path("one/rates.svg")).expect("a picture");
     assert!(svg.contains("suggested: ") && svg.contains("learning rate, logarithmic"), "{svg}");
     let scaled = found(&place, "--ranks 1 --set optim.base_batch=8 --out scaled");

@@ -28,6 +28,14 @@ fn adapters_of_peft_are_used_with_the_model_that_they_change() {
     let (base, merged) = (written("base"), written("merged"));
     assert_eq!(written("adapters"), merged);
     assert_ne!(base, merged, "the adapters change what is written");
+    place.write("seen.txt", "two small cats see a bird .\n".repeat(60));
+    let loss = |model: &str| {
+        let line = format!("eval {model} --set data.path=seen.txt --set model.context=16 --json");
+        let measures: Value = serde_json::from_str(place.succeed(&line).trim()).expect("JSON");
+        measures["loss"].as_f64().expect("a number")
+    };
+    let losses = ["adapters", "merged"].map(loss);
+    assert!((losses[0] - losses[1]).abs() < 1e-5, "{losses:?}");
     // The model is found from the folder of the adapters, too, and its absence is told.
     let description = place.path("adapters/adapter_config.json");
     let rename = |base: &str| {

@@ -7,7 +7,7 @@ use phalanx_tensor::AdaptedLayer;
 use toml::Value;
 
 use crate::engine::TrainError;
-use crate::engine::weights::AdapterFile;
+use crate::engine::weights::adapter_names;
 use crate::engine::weights::peft::{self, PeftConfig, name_here};
 
 /// A folder of adapters of peft.
@@ -33,7 +33,7 @@ impl AdapterFolder {
     /// If it cannot be read, or its adapters are of another form.
     pub fn open(folder: &Path) -> Result<Self, TrainError> {
         let config = PeftConfig::read(folder)?;
-        let names = AdapterFile::open(folder)?.names()?;
+        let names = adapter_names(folder)?;
         let (mut layers, mut trained) = (BTreeSet::new(), Vec::new());
         for name in &names {
             let name = name_here(name);

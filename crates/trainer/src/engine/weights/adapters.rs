@@ -105,24 +105,12 @@ fn own_name(name: &str, here: &BTreeSet<&str>, names: &WeightNames) -> Option<St
     std::iter::once(name.to_owned()).chain(translated).find(|name| here.contains(name.as_str()))
 }
 
-/// The tensors in a folder of adapters.
-pub(in crate::engine) struct AdapterFile(WeightSource);
-
-impl AdapterFile {
-    /// Opens the tensors of a folder.
-    ///
-    /// # Errors
-    /// If there are none, or they are damaged.
-    pub(in crate::engine) fn open(folder: &Path) -> Result<Self, TrainError> {
-        WeightSource::open(&tensors_of(folder)).map(Self)
-    }
-
-    /// Returns the names of all tensors.
-    ///
-    /// # Errors
-    /// If they are damaged.
-    pub(in crate::engine) fn names(&self) -> Result<Vec<String>, TrainError> {
-        let tensors = self.0.tensors(|_| true)?;
-        Ok(tensors.names().into_iter().map(str::to_owned).collect())
-    }
+/// Returns the names of all tensors in a folder of adapters.
+///
+/// # Errors
+/// If there are none, or they are damaged.
+pub(in crate::engine) fn adapter_names(folder: &Path) -> Result<Vec<String>, TrainError> {
+    let source = WeightSource::open(&tensors_of(folder))?;
+    let tensors = source.tensors(|_| true)?;
+    Ok(tensors.names().into_iter().map(str::to_owned).collect())
 }

@@ -20,7 +20,7 @@ use std::path::Path;
 use phalanx_run::WeightsRecord;
 use phalanx_tensor::{ParamBucket, TensorError};
 
-pub(in crate::engine) use self::adapters::{AdapterFile, load_adapters};
+pub(in crate::engine) use self::adapters::{adapter_names, load_adapters};
 use self::plan::WeightPlan;
 use self::source::{WeightSource, WeightTensors};
 use super::TrainError;
