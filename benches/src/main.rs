@@ -29,9 +29,9 @@ use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
 use serde_json::Value as Json;
 
-/// Keeps freed buffers. Otherwise every step faults its pages in again. The training programs use the same allocator.
+/// The allocator of the program `phalanx`.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: phalanx_allocator::Allocator = phalanx_allocator::Allocator;
 
 /// Measures Phalanx.
 #[derive(Debug, Parser)]

@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use clap::Parser;
 use phalanx_parity::{Quantity, check};
 
-/// The allocator of `phalanx`: it keeps freed buffers instead of returning their pages to the system.
+/// The allocator of the program `phalanx`.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: phalanx_allocator::Allocator = phalanx_allocator::Allocator;
 
 /// Compare with recorded values of the reference implementations. Exit code 1 if anything differs.
 #[derive(Debug, Parser)]

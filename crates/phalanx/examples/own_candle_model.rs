@@ -67,6 +67,10 @@ impl Fit {
     }
 }
 
+// Memory that a step frees is kept for the next one.
+#[global_allocator]
+static ALLOCATOR: phalanx::Allocator = phalanx::Allocator;
+
 fn main() -> std::process::ExitCode {
     let task = TaskSpec::new("fit", "Learns a function of two numbers", Fit::build)
         .data(|_, _, split| Ok(Arc::new(CollatedDataset::new(Arc::new(Points(split)), collate))));

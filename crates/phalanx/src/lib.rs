@@ -48,6 +48,9 @@
 //! }
 //! ```
 //!
+//! With `#[global_allocator] static ALLOCATOR: phalanx::Allocator = phalanx::Allocator;` the program keeps the memory that a
+//! step frees, as `phalanx` does: steps of language models are up to a fifth shorter.
+//!
 //! The examples `own_gan` (two networks that are updated in turn, each with its optimizer) and `own_language_model`
 //! (sequences of different lengths) are whole programs.
 //!
@@ -114,6 +117,7 @@ pub mod fuzzing {
     }
 }
 
+pub use phalanx_allocator::Allocator;
 pub use phalanx_checkpoint as checkpoint;
 pub use phalanx_cli::{Program, console, main, sweep};
 pub use phalanx_launch as launch;

@@ -2,10 +2,8 @@
 
 use std::process::ExitCode;
 
-/// Training allocates and frees large buffers every step; this allocator keeps them instead of giving the pages
-/// back to the system, which would fault each of them in again.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: phalanx::Allocator = phalanx::Allocator;
 
 fn main() -> ExitCode {
     phalanx::main(&phalanx::program())

@@ -19,6 +19,7 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
     ("sharding", &["kernels", "tensor", "collectives", "codecs"], &["models", "fuzz-harness"]),
     ("trace", &[], &[]),
     ("charts", &[], &[]),
+    ("allocator", &[], &[]),
     ("run", &["charts", "data"], &[]),
     ("onnx", &["tensor", "run"], &[]),
     ("checkpoint", &["tensor", "run"], &["collectives", "models", "sharding"]),
@@ -63,6 +64,7 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
     (
         "phalanx",
         &[
+            "allocator",
             "tensor",
             "data",
             "text",
