@@ -16,7 +16,10 @@ use crate::{Precision, Result, TensorError};
 const OP: &str = "linear_cross_entropy";
 
 /// The bytes of a block of logits.
-const BLOCK: usize = 96 << 20;
+const BLOCK: usize = 100 << 20;
+
+/// Rows of larger blocks are a multiple of this, so that threads get as many.
+const TOGETHER: usize = 32;
 
 /// Computes the weighted sum of the cross-entropies of logits x·W + b: `x` is [.., C], its rows are those of `targets`.
 /// It equals [`super::cross_entropy_of_rows`] of [`crate::ops::linear_by`], in the memory of a block of rows.
@@ -121,6 +124,7 @@ impl Head<'_> {
         let block = (bytes / (outputs * dtype.size_in_bytes()).max(1)).clamp(1, rows.max(1));
         // Blocks of equal size: no small rest.
         let block = rows.div_ceil(rows.div_ceil(block).max(1)).max(1);
+        let block = if block > TOGETHER { block.next_multiple_of(TOGETHER) } else { block };
         let mut first = 0;
         while first < rows || loss.is_none() {
             let count = block.min(rows - first);

@@ -1,7 +1,8 @@
 //! Elementwise functions.
 
-use crate::Result;
-use crate::tape::{Op, Tape, Value};
+use crate::backend::Array;
+use crate::tape::{Grads, Op, SavedValue, Tape, Value};
+use crate::{Context, Result};
 
 pub use crate::backend::UnaryOp;
 
@@ -13,12 +14,21 @@ pub fn unary(tape: &Tape, x: &Value, op: UnaryOp) -> Result<Value> {
     let input = x.array()?.contiguous()?;
     let output = input.backend(tape.context()).unary(op, &input)?;
     // Backward reads either the input or, if the derivative follows from it, the output. Only that one is saved.
-    let (x_saved, y_saved) =
-        if op.derivative_from_output() { (output.clone(), output.clone()) } else { (input.clone(), input) };
-    tape.push(Op::Unary(op), &[x], output, move |tape, grad, grads| {
-        let grad = grad.contiguous()?;
-        grads.add(0, grad.backend(tape.context()).unary_backward(op, &x_saved, &y_saved, &grad)?)
-    })
+    let from_output = op.derivative_from_output();
+    let saved = if from_output { SavedValue::of(output.clone()) } else { x.save() };
+    let backward = move |tape: &Tape, grad: &Array, grads: &mut Grads<'_>| {
+        let (grad, saved) = (grad.contiguous()?, saved.array()?.contiguous()?);
+        grads.add(0, grad.backend(tape.context()).unary_backward(op, &saved, &saved, &grad)?)
+    };
+    if from_output {
+        return tape.push(Op::Unary(op), &[x], output, backward);
+    }
+    let again = x.save();
+    let compute = move |context: &Context| {
+        let input = again.array()?.contiguous()?;
+        input.backend(context).unary(op, &input)
+    };
+    tape.push_remade(Op::Unary(op), &[x], output, compute, backward)
 }
 
 macro_rules! named {

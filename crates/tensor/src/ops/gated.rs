@@ -1,7 +1,7 @@
 //! Gated linear units (Shazeer 2020).
 
 use crate::tape::{Tape, Value};
-use crate::{Result, TensorError};
+use crate::{Context, Result, TensorError};
 
 /// Computes value·gelu(gate) (GEGLU, Shazeer 2020): [.., 2·width] to [.., width]. The last dimension of `x` has the
 /// values, then as many gates.
@@ -15,7 +15,9 @@ pub fn geglu(tape: &Tape, x: &Value) -> Result<Value> {
     }
     let input = x.array()?.contiguous()?;
     let output = input.backend(tape.context()).geglu(&input)?;
-    tape.push("geglu", &[x], output, move |tape, grad, grads| {
+    let again = input.clone();
+    let compute = move |context: &Context| again.backend(context).geglu(&again);
+    tape.push_remade("geglu", &[x], output, compute, move |tape, grad, grads| {
         let grad = grad.contiguous()?;
         grads.add(0, grad.backend(tape.context()).geglu_backward(&input, &grad)?)
     })
@@ -31,7 +33,9 @@ pub fn swiglu(tape: &Tape, gate: &Value, value: &Value) -> Result<Value> {
     }
     let (gate_t, value_t) = (gate.array()?.contiguous()?, value.array()?.contiguous()?);
     let output = gate_t.backend(tape.context()).swiglu(&gate_t, &value_t)?;
-    tape.push("swiglu", &[gate, value], output, move |tape, grad, grads| {
+    let again = [gate_t.clone(), value_t.clone()];
+    let compute = move |context: &Context| again[0].backend(context).swiglu(&again[0], &again[1]);
+    tape.push_remade("swiglu", &[gate, value], output, compute, move |tape, grad, grads| {
         let grad = grad.contiguous()?;
         let [dgate, dvalue] = grad.backend(tape.context()).swiglu_backward(&gate_t, &value_t, &grad)?;
         grads.add(0, dgate)?;

@@ -1,8 +1,8 @@
 //! Layer and group normalisation, and unit length.
 
-use crate::backend::{GroupShape, NormBackward, NormGrads, NormPass, RmsNormBackward};
+use crate::backend::{Array, GroupShape, NormBackward, NormGrads, NormPass, RmsNormBackward};
 use crate::tape::{Grads, Op, Tape, Value};
-use crate::{Result, TensorError};
+use crate::{Context, Result, TensorError};
 
 /// Checks that `gamma` and `beta` are [channels].
 pub(super) fn check_affine(op: &'static str, channels: usize, gamma: &Value, beta: &Value) -> Result<()> {
@@ -28,11 +28,28 @@ pub fn layer_norm(tape: &Tape, x: &Value, gamma: &Value, beta: &Value, eps: f64)
     let normed = input.backend(tape.context()).layer_norm(of)?;
     let gamma_saved = gamma.save();
     let (mean, inv_std) = (normed.mean, normed.inv_std);
-    tape.push(Op::LayerNorm { eps }, &[x, gamma, beta], normed.output, move |tape, grad, grads| {
+    let (again, affine) = (input.clone(), [copied(tape, &gamma_t)?, copied(tape, &beta_t)?]);
+    let compute = move |context: &Context| {
+        let of = NormPass { x: &again, gamma: &affine[0], beta: &affine[1], eps };
+        Ok(again.backend(context).layer_norm(of)?.output)
+    };
+    let op = Op::LayerNorm { eps };
+    tape.push_remade(op, &[x, gamma, beta], normed.output, compute, move |tape, grad, grads| {
         let (dy, gamma) = (grad.contiguous()?, gamma_saved.array()?.contiguous()?);
         let from = NormBackward { x: &input, dy: &dy, gamma: &gamma, mean: &mean, inv_std: &inv_std };
         hand_in(grads, dy.backend(tape.context()).layer_norm_backward(from)?)
     })
+}
+
+/// Returns a copy of a norm's parameter on a tape that records: strategies release parameters before backward.
+fn copied(tape: &Tape, param: &Array) -> Result<Array> {
+    if !tape.records() {
+        return Ok(param.clone());
+    }
+    let backend = param.backend(tape.context());
+    let copy = backend.unwritten(param.shape(), param.dtype())?;
+    backend.copy(&copy, param)?;
+    Ok(copy)
 }
 
 fn hand_in(grads: &mut Grads<'_>, computed: NormGrads) -> Result<()> {
@@ -70,7 +87,13 @@ pub fn group_norm(
     let normed = input.backend(tape.context()).group_norm(shape, of)?;
     let gamma_saved = gamma.save();
     let (mean, inv_std) = (normed.mean, normed.inv_std);
-    tape.push(Op::GroupNorm { groups, eps }, &[x, gamma, beta], normed.output, move |tape, grad, grads| {
+    let (again, affine) = (input.clone(), [copied(tape, &gamma_t)?, copied(tape, &beta_t)?]);
+    let compute = move |context: &Context| {
+        let of = NormPass { x: &again, gamma: &affine[0], beta: &affine[1], eps };
+        Ok(again.backend(context).group_norm(shape, of)?.output)
+    };
+    let op = Op::GroupNorm { groups, eps };
+    tape.push_remade(op, &[x, gamma, beta], normed.output, compute, move |tape, grad, grads| {
         let (dy, gamma) = (grad.contiguous()?, gamma_saved.array()?.contiguous()?);
         let from = NormBackward { x: &input, dy: &dy, gamma: &gamma, mean: &mean, inv_std: &inv_std };
         hand_in(grads, dy.backend(tape.context()).group_norm_backward(shape, from)?)
@@ -91,7 +114,12 @@ pub fn rms_norm(tape: &Tape, x: &Value, gamma: &Value, eps: f64) -> Result<Value
     let (input, gamma_t) = (x.array()?.contiguous()?, gamma.array()?.contiguous()?);
     let [output, inv_rms] = input.backend(tape.context()).rms_norm(&input, &gamma_t, eps)?;
     let gamma_saved = gamma.save();
-    tape.push(OP, &[x, gamma], output, move |tape, grad, grads| {
+    let (again, kept_gamma) = (input.clone(), copied(tape, &gamma_t)?);
+    let compute = move |context: &Context| {
+        let [output, _] = again.backend(context).rms_norm(&again, &kept_gamma, eps)?;
+        Ok(output)
+    };
+    tape.push_remade(OP, &[x, gamma], output, compute, move |tape, grad, grads| {
         let (dy, gamma) = (grad.contiguous()?, gamma_saved.array()?.contiguous()?);
         let from = RmsNormBackward { x: &input, dy: &dy, gamma: &gamma, inv_rms: &inv_rms };
         let [dx, dgamma] = dy.backend(tape.context()).rms_norm_backward(from)?;

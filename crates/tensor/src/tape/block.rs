@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tracing::Span;
 
 use super::node::{Action, Node};
+use super::recorded::RecordedBytes;
 use super::value::{SavedValue, Value};
 use super::{Mode, Tape};
 use crate::backend::Array;
@@ -128,7 +129,9 @@ impl Tape {
             Ok(())
         };
         let arrays = outputs.iter().map(Value::array).collect::<Result<Vec<_>>>()?;
-        self.push_node("recomputed block", &inputs.iter().collect::<Vec<_>>(), arrays, &used, Box::new(again))
+        let inputs: Vec<&Value> = inputs.iter().collect();
+        let recorded = RecordedBytes::of(&inputs, &arrays);
+        self.push_node("recomputed block", &inputs, arrays, &used, (recorded, Box::new(again)))
     }
 
     /// Runs `f` with recording off, and collects the buckets of the trainable parameters that it reads.

@@ -14,6 +14,7 @@ mod listener;
 mod node;
 mod op;
 mod recorded;
+mod remade;
 mod segment;
 mod session;
 mod value;
@@ -27,6 +28,7 @@ pub use kept_weights::KeptWeights;
 pub use listener::Listener;
 pub use op::{GraphInput, Op};
 pub use recorded::take_peak_recorded_bytes;
+pub(crate) use remade::Remade;
 pub use session::{Recompute, Session};
 pub use value::{SavedValue, Value};
 
@@ -251,7 +253,36 @@ impl Tape {
         output: impl Into<Array>,
         backward: impl FnOnce(&Self, &Array, &mut Grads<'_>) -> Result<()> + 'static,
     ) -> Result<Value> {
-        let (op, output) = (op.into(), output.into());
+        self.push_output(op.into(), inputs, output.into(), true, backward)
+    }
+
+    /// As [`Tape::push`], of an op that is cheap and keeps all that it is computed from. An op that needs the output in its backward
+    /// does not keep it, and gets it from `compute`.
+    pub(crate) fn push_remade(
+        &self,
+        op: impl Into<Op>,
+        inputs: &[&Value],
+        output: impl Into<Array>,
+        compute: impl Fn(&Context) -> Result<Array> + Send + Sync + 'static,
+        backward: impl FnOnce(&Self, &Array, &mut Grads<'_>) -> Result<()> + 'static,
+    ) -> Result<Value> {
+        let value = self.push_output(op.into(), inputs, output.into(), false, backward)?;
+        if !self.records() {
+            return Ok(value);
+        }
+        let context = self.session.context.clone();
+        Ok(value.remade_by(Remade::new(move || compute(&context))))
+    }
+
+    /// Records an op with one output, which counts as memory if it is kept.
+    fn push_output(
+        &self,
+        op: Op,
+        inputs: &[&Value],
+        output: Array,
+        kept: bool,
+        backward: impl FnOnce(&Self, &Array, &mut Grads<'_>) -> Result<()> + 'static,
+    ) -> Result<Value> {
         if self.mode.get() == Mode::Tracing {
             return self.trace(op, inputs, output);
         }
@@ -263,7 +294,12 @@ impl Tape {
             Some(grad) => backward(tape, &grad, grads),
             None => Ok(()),
         });
-        let mut outputs = self.push_node(op, inputs, vec![output], &[], run)?;
+        let recorded = if kept {
+            RecordedBytes::of(inputs, std::slice::from_ref(&output))
+        } else {
+            RecordedBytes::default()
+        };
+        let mut outputs = self.push_node(op, inputs, vec![output], &[], (recorded, run))?;
         outputs.pop().ok_or_else(|| TensorError::Backward(format!("{op} recorded no output")))
     }
 
@@ -274,10 +310,9 @@ impl Tape {
         inputs: &[&Value],
         outputs: Vec<Array>,
         uses: &[ParamBucket],
-        backward: BackwardFn,
+        (recorded, backward): (RecordedBytes, BackwardFn),
     ) -> Result<Vec<Value>> {
         let id = self.id.get();
-        let recorded = RecordedBytes::of(inputs, &outputs);
         let inputs = inputs.iter().map(|value| value.slot_on(id, op)).collect::<Result<Vec<_>>>()?;
         let mut inner = self.inner.borrow_mut();
         let first = inner.new_slots(outputs.iter().map(Array::dtype));

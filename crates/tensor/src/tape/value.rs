@@ -1,8 +1,11 @@
 //! Values: the inputs and outputs of ops.
 
+use std::sync::Arc;
+
 use candle_core::{DType, Device, Shape, Tensor};
 
 use super::op::GraphInput;
+use super::remade::Remade;
 use crate::backend::Array;
 use crate::store::Param;
 use crate::{Result, TensorError};
@@ -15,6 +18,8 @@ use crate::{Result, TensorError};
 pub struct Value {
     source: Source,
     slot: Option<(u64, Slot)>,
+    /// Computes the array again in backward, if forward does not keep it.
+    remade: Option<Arc<Remade>>,
 }
 
 /// The index of a gradient on its tape.
@@ -38,15 +43,15 @@ impl Source {
 impl Value {
     /// Makes a value without a gradient: data, labels, masks.
     pub fn constant(array: impl Into<Array>) -> Self {
-        Self { source: Source::Array(array.into()), slot: None }
+        Self { source: Source::Array(array.into()), slot: None, remade: None }
     }
 
     pub(super) fn recorded(array: Array, tape: u64, slot: Slot) -> Self {
-        Self { source: Source::Array(array), slot: Some((tape, slot)) }
+        Self { source: Source::Array(array), slot: Some((tape, slot)), remade: None }
     }
 
     pub(super) fn of_param(param: Param, slot: Option<(u64, Slot)>) -> Self {
-        Self { source: Source::Param(param), slot }
+        Self { source: Source::Param(param), slot, remade: None }
     }
 
     /// Returns the parameter that the value refers to; `None` for other arrays.
@@ -137,12 +142,24 @@ impl Value {
     /// Returns the array without its history: no gradient flows back through it.
     #[must_use]
     pub fn detach(&self) -> Self {
-        Self { source: self.source.clone(), slot: None }
+        Self { source: self.source.clone(), slot: None, remade: self.remade.clone() }
     }
 
-    /// Returns the part of this value that a node keeps for backward: an array, or the handle of a parameter.
+    /// Returns the part of this value that a node keeps for backward: an array, the handle of a parameter, or how the array
+    /// is computed again.
     pub fn save(&self) -> SavedValue {
-        SavedValue(self.source.clone())
+        SavedValue(match &self.remade {
+            Some(remade) => {
+                remade.expect_reader();
+                Saved::Remade(remade.clone())
+            }
+            None => Saved::Kept(self.source.clone()),
+        })
+    }
+
+    /// Returns the value with another way for backward to get the array.
+    pub(super) fn remade_by(self, remade: Arc<Remade>) -> Self {
+        Self { remade: Some(remade), ..self }
     }
 
     /// Returns the source of this value as an input of `op` on the tracing tape `id`.
@@ -164,21 +181,31 @@ impl Value {
     }
 }
 
-/// A value saved for backward. A parameter is saved as a handle, so that its values may be released in between.
+/// A value saved for backward. A parameter is saved as a handle, so that its values may be released in between. The result of
+/// some ops is not kept and computed again.
 #[derive(Debug, Clone)]
-pub struct SavedValue(Source);
+pub struct SavedValue(Saved);
+
+#[derive(Debug, Clone)]
+enum Saved {
+    Kept(Source),
+    Remade(Arc<Remade>),
+}
 
 impl SavedValue {
     /// Saves an array.
     pub fn of(array: impl Into<Array>) -> Self {
-        Self(Source::Array(array.into()))
+        Self(Saved::Kept(Source::Array(array.into())))
     }
 
     /// Returns the array.
     ///
     /// # Errors
-    /// [`TensorError::NotResident`] for a parameter whose values are not in memory.
+    /// [`TensorError::NotResident`] for a parameter whose values are not in memory, and errors of an op that is computed again.
     pub fn array(&self) -> Result<Array> {
-        self.0.array()
+        match &self.0 {
+            Saved::Kept(source) => source.array(),
+            Saved::Remade(remade) => remade.array(),
+        }
     }
 }

@@ -3,16 +3,18 @@
 use std::sync::{Arc, Mutex};
 
 use candle_core::{DType, Device, Tensor};
+use phalanx_tensor::nn::{LayerNorm, RmsNorm};
 use phalanx_tensor::{
     Block, BuildOptions, Context, FlatStorage, HookResult, Init, Key, Listener, Param, ParamBucket,
     ParamStore, Recompute, Result, Session, StoreBuilder, Tape, TensorError, Value, ops,
 };
 
-/// x -> tanh(x W) with dropout, as a block.
+/// x -> gelu(norm(tanh(x W) with dropout)), as a block.
 #[derive(Debug)]
 struct Layer {
     name: String,
     weight: Param,
+    norm: LayerNorm,
 }
 
 impl Block for Layer {
@@ -22,7 +24,7 @@ impl Block for Layer {
     fn forward(&self, tape: &Tape, inputs: &[Value]) -> Result<Vec<Value>> {
         let y = ops::linear(tape, &inputs[0], &tape.param(&self.weight)?, None)?;
         let y = ops::dropout(tape, &ops::tanh(tape, &y)?, 0.25)?;
-        Ok(vec![y])
+        Ok(vec![ops::gelu(tape, &self.norm.forward(tape, &y)?)?])
     }
 }
 
@@ -34,7 +36,8 @@ fn model(depth: usize) -> (Vec<Arc<dyn Block>>, ParamStore) {
         .map(|i| {
             let scope = builder.root().pp("layers").pp(i).block();
             let weight = scope.param("weight", (6, 6), Init::TorchDefault).expect("a new name");
-            let layer: Arc<dyn Block> = Arc::new(Layer { name: scope.block_name().to_owned(), weight });
+            let norm = LayerNorm::new(&scope.pp("norm"), 6, 1e-5).expect("a new name");
+            let layer: Arc<dyn Block> = Arc::new(Layer { name: scope.block_name().to_owned(), weight, norm });
             layer
         })
         .collect();
@@ -347,4 +350,42 @@ fn recorded_bytes_count_until_backward() -> Result<()> {
     drop(tape);
     assert_eq!((taken() - start, taken() - start), (rows, 0));
     Ok(())
+}
+
+/// Norms, activations and gated units, each read by two products: with `kept`, through views, which backward does not compute again.
+fn readers_of_cheap_ops(kept: bool) -> Result<(f32, Vec<Vec<f32>>, usize)> {
+    let builder = StoreBuilder::new(BuildOptions { key: Key::new(3), ..Default::default() });
+    let scope = builder.root();
+    let weights = (0..9)
+        .map(|index| scope.param(&format!("weight.{index}"), (6, 6), Init::TorchDefault))
+        .collect::<Result<Vec<_>>>()?;
+    let norms = (LayerNorm::new(&scope.pp("norm"), 6, 1e-5)?, RmsNorm::new(&scope.pp("rms"), 6, 1e-5)?);
+    let store = builder.build()?;
+    phalanx_tensor::take_peak_recorded_bytes();
+    let before = phalanx_tensor::take_peak_recorded_bytes();
+    let tape = Tape::recording(Session::training(Arc::new(Context::new(1)), Key::new(1)));
+    let read = |x: &Value| if kept { ops::reshape(&tape, x, (4, 6)) } else { Ok(x.clone()) };
+    let product = |index: usize, x: &Value| ops::linear(&tape, x, &tape.param(&weights[index])?, None);
+    let twice = |index: usize, x: &Value| -> Result<[Value; 2]> {
+        let x = read(x)?;
+        Ok([product(index, &x)?, product(index + 1, &x)?])
+    };
+    let x = product(0, &Value::constant(input()))?;
+    let [a, b] = twice(1, &norms.0.forward(&tape, &x)?)?;
+    let [a, b] = twice(3, &ops::swiglu(&tape, &a, &b)?)?;
+    let [a, b] = twice(5, &norms.1.forward(&tape, &ops::add(&tape, &a, &b)?)?)?;
+    let [a, b] = twice(7, &ops::gelu_tanh(&tape, &ops::mul(&tape, &a, &b)?)?)?;
+    let loss = ops::mean(&tape, &ops::mul(&tape, &a, &b)?)?;
+    let recorded = phalanx_tensor::take_peak_recorded_bytes() - before;
+    tape.backward(&loss)?;
+    Ok((loss.tensor()?.to_scalar()?, grads(&store), recorded))
+}
+
+#[test]
+fn results_that_are_computed_again_give_the_same_bits() {
+    let (loss, gradients, recorded) = readers_of_cheap_ops(false).expect("sound");
+    let kept = readers_of_cheap_ops(true).expect("sound");
+    assert_eq!((loss, &gradients), (kept.0, &kept.1));
+    // A product gives 4 x 6 numbers, of which there are 9, and the sum and the two products of numbers as many.
+    assert_eq!(recorded, (12 * 24 + 1) * size_of::<f32>());
 }
