@@ -44,6 +44,16 @@ impl<T> ColumnBlock<'_, T> {
         ColumnBlock { start, rows: self.rows, row_len: self.row_len, width, matrix: PhantomData }
     }
 
+    /// The number of columns.
+    pub(crate) fn width(&self) -> usize {
+        self.width
+    }
+
+    /// The first element, the number of rows, and the elements from one row to the next.
+    pub(crate) fn raw_parts(&mut self) -> (*mut T, usize, usize) {
+        (self.start, self.rows, self.row_len)
+    }
+
     /// The block's part of a row.
     #[inline(always)]
     pub(crate) fn row(&mut self, row: usize) -> &mut [T] {

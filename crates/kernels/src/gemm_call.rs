@@ -4,6 +4,7 @@
 
 use gemm::Parallelism;
 
+use crate::columns::ColumnBlock;
 use crate::error::{KernelError, Result};
 use crate::float::Float;
 
@@ -76,19 +77,63 @@ pub(crate) fn gemm<T: Float>(
         }
         return Ok(());
     }
+    // SAFETY: `check` has shown that the strides stay inside the slices and that the rows of `c` do not overlap.
+    unsafe { multiply(size, a, b, c.as_mut_ptr(), c_row_stride, accumulate) };
+    Ok(())
+}
+
+/// As [`gemm`], with a block of columns of a larger matrix as c, which other threads may complete at the same time.
+pub(crate) fn gemm_columns<T: Float>(
+    [m, k]: [usize; 2],
+    a: View<'_, T>,
+    b: View<'_, T>,
+    c: &mut ColumnBlock<'_, T>,
+    accumulate: bool,
+) -> Result<()> {
+    let n = c.width();
+    let (start, rows, row_len) = c.raw_parts();
+    // The block ends where the last row does, at the latest.
+    check([m, n, k], a, b, (rows * row_len).saturating_sub(row_len - n), row_len)?;
+    if m == 0 || n == 0 {
+        return Ok(());
+    }
+    if k == 0 {
+        if !accumulate {
+            (0..m).for_each(|row| c.row(row).fill(T::ZERO));
+        }
+        return Ok(());
+    }
+    // SAFETY: the elements from `start` on, `n` of each of `rows` rows that are `row_len` apart, are exclusively borrowed by `c`. `check`
+    // has shown that m is at most `rows`, that n is at most `row_len`, and that the strides of a and b stay inside their slices.
+    unsafe { multiply([m, n, k], a, b, start, row_len, accumulate) };
+    Ok(())
+}
+
+/// Calls `gemm` with sizes above 0.
+///
+/// # Safety
+/// The strides must stay inside the slices, and `c` must point to m rows of n elements, `c_row_stride` apart and at least as
+/// many, that nothing else reads or writes.
+unsafe fn multiply<T: Float>(
+    [m, n, k]: [usize; 3],
+    a: View<'_, T>,
+    b: View<'_, T>,
+    c: *mut T,
+    c_row_stride: usize,
+    accumulate: bool,
+) {
     let one = T::ONE;
     let alpha = if accumulate { T::ONE } else { T::ZERO };
-    // SAFETY: `check` has shown that every element that the strides reach lies inside its slice, that all
-    // offsets fit an isize (strides are no larger than the extents of matrices with more than one row or
-    // column, and are not used otherwise), and that the rows of `c` do not overlap. `a` and `b` are shared
-    // borrows and `c` is an exclusive one, so they do not alias. `T` is f32 or f64 (`Float` is sealed), both
+    // SAFETY: every element that the strides reach lies inside its matrix by the contract of this function; all offsets fit an
+    // isize (strides are no larger than the extents of matrices with more than one row or column, and are not used otherwise).
+    // `a` and `b` are shared borrows and `c` is exclusive, so they do not alias. `T` is f32 or f64 (`Float` is sealed), both
     // of which `gemm` implements, and reads of `c` happen only with `accumulate`; it is initialised anyhow.
     unsafe {
         gemm::gemm(
             m,
             n,
             k,
-            c.as_mut_ptr(),
+            c,
             1,
             c_row_stride as isize,
             accumulate,
@@ -106,5 +151,4 @@ pub(crate) fn gemm<T: Float>(
             Parallelism::None,
         );
     }
-    Ok(())
 }

@@ -8,10 +8,11 @@ pub use row::multiply_row_bf16;
 
 use rounded::matmul_rounded;
 
+use crate::columns::column_blocks;
 use crate::context::Context;
 use crate::error::{Result, check_len};
 use crate::float::Float;
-use crate::gemm_call::{View, gemm};
+use crate::gemm_call::{View, gemm, gemm_columns};
 
 /// One or several contiguous row-major matrices of the same size.
 #[derive(Debug, Clone, Copy)]
@@ -47,6 +48,12 @@ impl<'a, T: Copy> Matrix<'a, T> {
         } else {
             View { data, row_stride: self.cols, col_stride: 1 }
         }
+    }
+
+    /// The first matrix without its columns before `column`.
+    fn columns_from(&self, column: usize) -> View<'a, T> {
+        let view = self.view(0);
+        View { data: view.data.get(column * view.col_stride..).unwrap_or(&[]), ..view }
     }
 
     /// The first matrix without its rows before `row`.
@@ -118,6 +125,9 @@ impl<T: Float> MatrixMut<'_, T> {
 /// Rows of a thread are a multiple of this.
 const ROWS: usize = 16;
 
+/// Columns of a thread are a multiple of this: of the widest tiles.
+const COLUMNS: usize = 64;
+
 /// `batch` products c = a·b, or c += a·b with `accumulate`.
 ///
 /// # Errors
@@ -145,6 +155,17 @@ pub fn matmul_batched<T: Float>(
     }
     if batch == 1 && row::applies(m, &b) {
         row::multiply(context, a.data, b, c.data, accumulate);
+        return Ok(());
+    }
+    // Each thread packs one factor whole and a part of the other: the smaller one should be whole.
+    if batch == 1 && n > m && context.parts() > 1 {
+        let width = n.div_ceil(context.parts()).next_multiple_of(COLUMNS);
+        let blocks = column_blocks(c.data, n, width);
+        context.run_each(blocks.into_iter().enumerate().collect(), |(task, mut block)| {
+            let b = b.columns_from(task * width);
+            let result = gemm_columns([m, k], a.view(0), b, &mut block, accumulate);
+            debug_assert!(result.is_ok(), "{result:?}");
+        });
         return Ok(());
     }
     if batch == 1 {

@@ -26,8 +26,9 @@ fn near(a: &[f32], b: &[f64], bound: f64, what: &str) {
     assert!(off <= bound * size.max(1e-6), "{what}: {off:e} of {size:e}");
 }
 
-const ACTIVATIONS: [UnaryOp; 11] = [
+const ACTIVATIONS: [UnaryOp; 12] = [
     UnaryOp::Relu,
+    UnaryOp::ReluSquared,
     UnaryOp::Relu6,
     UnaryOp::LeakyRelu(0.2),
     UnaryOp::Sigmoid,
@@ -414,11 +415,11 @@ fn lion_and_lamb_by_hand_and_by_threads() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..Default::default() })]
     #[test]
-    fn products(batch in 1_usize..4, m in 1_usize..20, n in 1_usize..20, k in 0_usize..20, ta: bool, tb: bool, threads in 1_usize..3) {
+    fn products(batch in 1_usize..4, m in 1_usize..20, n in prop_oneof![1_usize..20, 60_usize..200], k in 0_usize..20, ta: bool, tb: bool, add: bool, threads in 1_usize..4) {
         let (a, b): (Vec<f32>, Vec<f32>) = (scaled(1, batch * m * k, 1.0), scaled(2, batch * k * n, 1.0));
         let mut c = vec![3.0_f32; batch * m * n];
         let out = MatrixMut::batched(&mut c, m, n);
-        matmul_batched(&Context::new(threads), batch, Matrix::batched(&a, m, k, ta), Matrix::batched(&b, k, n, tb), out, false)
+        matmul_batched(&Context::new(threads), batch, Matrix::batched(&a, m, k, ta), Matrix::batched(&b, k, n, tb), out, add)
             .expect("sound");
         for g in 0..batch {
             for (i, j) in (0..m).flat_map(|i| (0..n).map(move |j| (i, j))) {
@@ -429,6 +430,7 @@ proptest! {
                         f64::from(a) * f64::from(b)
                     })
                     .sum();
+                let want = want + if add { 3.0 } else { 0.0 };
                 prop_assert!((f64::from(c[(g * m + i) * n + j]) - want).abs() < 1e-5);
             }
         }

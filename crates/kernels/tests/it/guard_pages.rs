@@ -124,9 +124,14 @@ fn convolutions_stay_inside() {
 fn products_and_norms_stay_inside() {
     for context in contexts() {
         for at_end in [false, true] {
-            for (batch, m, n, k, transposed) in
-                [(1, 33, 50, 17, false), (3, 5, 16, 9, true), (1, 1, 1, 1, false), (1, 70, 49, 130, true)]
-            {
+            for (batch, m, n, k, transposed) in [
+                (1, 33, 50, 17, false),
+                (3, 5, 16, 9, true),
+                (1, 1, 1, 1, false),
+                (1, 70, 49, 130, true),
+                (1, 9, 200, 40, true),
+                (1, 9, 200, 40, false),
+            ] {
                 let (a, b) = (
                     GuardedFloats::random(1, batch * m * k, at_end),
                     GuardedFloats::random(2, batch * k * n, at_end),
