@@ -3,7 +3,22 @@
 // GELU by tanh is x·σ(2√(2/π)·(x + 0.044715x³)).
 constexpr double GELU_TANH_LINEAR = 1.5957691216057307712, GELU_TANH_CUBIC = 0.071354816272600254;
 
-enum Unary { RELU, RELU6, LEAKY_RELU, SIGMOID, TANH, SILU, GELU, GELU_TANH, QUICK_GELU, EXP, CLAMP, NEGATE, AFFINE };
+enum Unary {
+    RELU,
+    RELU_SQUARED,
+    RELU6,
+    LEAKY_RELU,
+    SIGMOID,
+    TANH,
+    SILU,
+    GELU,
+    GELU_TANH,
+    QUICK_GELU,
+    EXP,
+    CLAMP,
+    NEGATE,
+    AFFINE
+};
 
 template <class W> DEVICE W sigmoid(W x) { return W(1) / (W(1) + exp_of(-x)); }
 
@@ -11,6 +26,7 @@ template <class W> DEVICE W sigmoid(W x) { return W(1) / (W(1) + exp_of(-x)); }
 template <int OP, class W> DEVICE W apply(W x, W p, W q) {
     switch (OP) {
     case RELU: return larger(x, W(0));
+    case RELU_SQUARED: return larger(x, W(0)) * larger(x, W(0));
     case RELU6: return smaller(larger(x, W(0)), W(6));
     case LEAKY_RELU: return x > W(0) ? x : x * p;
     case SIGMOID: return sigmoid(x);
@@ -39,19 +55,20 @@ template <int OP, class X, class Y> DEVICE void unary_loop(const X *x, Y *y, Wid
 }
 
 // A kernel for each function, as those with the error function need many registers.
-#define EACH_UNARY(KERNEL_OF, ...)                   \
-    KERNEL_OF(relu, RELU, __VA_ARGS__)               \
-    KERNEL_OF(relu6, RELU6, __VA_ARGS__)             \
-    KERNEL_OF(leaky_relu, LEAKY_RELU, __VA_ARGS__)   \
-    KERNEL_OF(sigmoid, SIGMOID, __VA_ARGS__)         \
-    KERNEL_OF(tanh, TANH, __VA_ARGS__)               \
-    KERNEL_OF(silu, SILU, __VA_ARGS__)               \
-    KERNEL_OF(gelu, GELU, __VA_ARGS__)               \
-    KERNEL_OF(gelu_tanh, GELU_TANH, __VA_ARGS__)     \
-    KERNEL_OF(quick_gelu, QUICK_GELU, __VA_ARGS__)   \
-    KERNEL_OF(exp, EXP, __VA_ARGS__)                 \
-    KERNEL_OF(clamp, CLAMP, __VA_ARGS__)             \
-    KERNEL_OF(neg, NEGATE, __VA_ARGS__)              \
+#define EACH_UNARY(KERNEL_OF, ...)                     \
+    KERNEL_OF(relu, RELU, __VA_ARGS__)                 \
+    KERNEL_OF(relu_squared, RELU_SQUARED, __VA_ARGS__) \
+    KERNEL_OF(relu6, RELU6, __VA_ARGS__)               \
+    KERNEL_OF(leaky_relu, LEAKY_RELU, __VA_ARGS__)     \
+    KERNEL_OF(sigmoid, SIGMOID, __VA_ARGS__)           \
+    KERNEL_OF(tanh, TANH, __VA_ARGS__)                 \
+    KERNEL_OF(silu, SILU, __VA_ARGS__)                 \
+    KERNEL_OF(gelu, GELU, __VA_ARGS__)                 \
+    KERNEL_OF(gelu_tanh, GELU_TANH, __VA_ARGS__)       \
+    KERNEL_OF(quick_gelu, QUICK_GELU, __VA_ARGS__)     \
+    KERNEL_OF(exp, EXP, __VA_ARGS__)                   \
+    KERNEL_OF(clamp, CLAMP, __VA_ARGS__)               \
+    KERNEL_OF(neg, NEGATE, __VA_ARGS__)                \
     KERNEL_OF(affine, AFFINE, __VA_ARGS__)
 
 #define UNARY(name, OP, S, T)                                                                       \
@@ -68,6 +85,7 @@ FOR_F16(EACH_UNARY(UNARY, f16, f16))
 template <int OP, class W> DEVICE W derivative(W x, W y, W dy, W p, W q) {
     switch (OP) {
     case RELU: return y > W(0) ? dy : W(0);
+    case RELU_SQUARED: return W(2) * larger(x, W(0)) * dy;
     case RELU6: return y > W(0) && y < W(6) ? dy : W(0);
     case LEAKY_RELU: return (x > W(0) ? W(1) : p) * dy;
     case SIGMOID: return dy * y * (W(1) - y);

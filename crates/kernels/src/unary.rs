@@ -9,6 +9,8 @@ use crate::float::Float;
 pub enum UnaryOp {
     /// max(x, 0).
     Relu,
+    /// max(x, 0)².
+    ReluSquared,
     /// min(max(x, 0), 6).
     Relu6,
     /// x where positive, slope·x elsewhere.
@@ -67,6 +69,12 @@ pub(crate) fn silu<T: Float>(x: T) -> T {
 pub(crate) fn silu_slope<T: Float>(x: T) -> T {
     let s = sigmoid(x);
     s + x * s * (T::ONE - s)
+}
+
+#[inline(always)]
+fn relu_squared<T: Float>(x: T) -> T {
+    let positive = x.max(T::ZERO);
+    positive * positive
 }
 
 #[inline(always)]
@@ -169,6 +177,7 @@ fn apply_in_place<T: Float>(op: UnaryOp, y: &mut [T]) {
     }
     match op {
         UnaryOp::Relu => each!(|x: T| x.max(T::ZERO)),
+        UnaryOp::ReluSquared => each!(relu_squared),
         UnaryOp::Relu6 => each!(|x: T| x.max(T::ZERO).min(T::from_f64(6.0))),
         UnaryOp::LeakyRelu(slope) => {
             let slope = T::from_f64(slope);
@@ -251,6 +260,7 @@ fn apply_backward<T: Float>(op: UnaryOp, x: &[T], y: &[T], dy: &[T], dx: &mut [T
             let (low, high) = (T::from_f64(low), T::from_f64(high));
             from_input!(|x: T| if (x >= low) & (x <= high) { one } else { T::ZERO });
         }
+        UnaryOp::ReluSquared => from_input!(|x: T| x.max(T::ZERO) + x.max(T::ZERO)),
         UnaryOp::Silu => from_input!(silu_slope),
         UnaryOp::GeluTanh => from_input!(gelu_tanh_slope),
         UnaryOp::QuickGelu => from_input!(quick_gelu_slope),

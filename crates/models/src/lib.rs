@@ -65,6 +65,7 @@ pub mod clip;
 pub mod cvae;
 pub mod decoder;
 pub mod diffusion;
+mod feed_forward;
 pub mod foreign_names;
 pub mod generation;
 pub mod gpt2;
@@ -89,6 +90,7 @@ pub use clip::{
 };
 pub use cvae::{Cvae, CvaeConfig, CvaeLoss, CvaeOutput, KlWarmup, L1Sharpening, TextToImage};
 pub use decoder::{Decoder, DecoderConfig, ExpertsConfig, RotaryConfig, RotaryScaling, YarnScaling};
+pub use feed_forward::FeedForwardActivation;
 pub use generation::{Beam, BeamOptions, GenerationOptions, Prompt, Sampling, beam_search, generate};
 pub use gpt2::{Gpt2, Gpt2Config};
 pub use language_model::LanguageModel;
@@ -99,8 +101,7 @@ pub use resnet::{ResNet, ResNetConfig, ResNetVariant};
 pub use stackgan::{StackGanConfig, StageOneGenerator, StageTwoGenerator};
 pub use token_input::TokenInput;
 pub use translation::{
-    FeedForwardActivation, SourceTexts, TranslationConfig, TranslationLayout, TranslationSource,
-    TranslationTokens, Translator,
+    SourceTexts, TranslationConfig, TranslationLayout, TranslationSource, TranslationTokens, Translator,
 };
 
 /// Returns the number of groups of a group norm over `channels`: the largest divisor up to 8.

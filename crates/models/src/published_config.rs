@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value};
 
+use crate::FeedForwardActivation;
+
 /// An error in the `config.json` of a published model.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -113,6 +115,15 @@ impl Keys {
         match value.as_bool() {
             Some(flag) => Ok(Some(flag)),
             None => Self::unsupported(key, &value, "true or false"),
+        }
+    }
+
+    /// Takes the name of an activation.
+    pub(crate) fn activation(&mut self, key: &'static str) -> Result<Option<FeedForwardActivation>> {
+        let Some(value) = self.take(key) else { return Ok(None) };
+        match value.as_str().and_then(FeedForwardActivation::named) {
+            Some(activation) => Ok(Some(activation)),
+            None => Self::unsupported(key, &value, FeedForwardActivation::EXPECTED),
         }
     }
 

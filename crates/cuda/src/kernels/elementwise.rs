@@ -10,6 +10,7 @@ use crate::{Gpu, Result, Slice};
 fn parameters(op: UnaryOp) -> (&'static str, [f64; 2]) {
     match op {
         UnaryOp::Relu => ("relu", [0.0; 2]),
+        UnaryOp::ReluSquared => ("relu_squared", [0.0; 2]),
         UnaryOp::Relu6 => ("relu6", [0.0; 2]),
         UnaryOp::LeakyRelu(slope) => ("leaky_relu", [slope, 0.0]),
         UnaryOp::Sigmoid => ("sigmoid", [0.0; 2]),

@@ -2,6 +2,7 @@
 
 use phalanx_tensor::Result;
 
+use crate::FeedForwardActivation;
 use crate::projected_attention::check_sizes;
 
 /// The settings of a BERT, by default those of the published `bert-base-uncased`.
@@ -21,6 +22,8 @@ pub struct BertConfig {
     pub heads: usize,
     /// The width of the hidden layer of each feed-forward part.
     pub inner: usize,
+    /// The activation of the feed-forward parts and of the head for masked tokens.
+    pub activation: FeedForwardActivation,
     /// Added to the variance in layer norms.
     pub eps: f64,
     /// The dropout of the embeddings and of what a layer adds to its input.
@@ -41,6 +44,7 @@ impl Default for BertConfig {
             layers: 12,
             heads: 12,
             inner: 3072,
+            activation: FeedForwardActivation::Gelu,
             eps: 1e-12,
             hidden_dropout: 0.1,
             attention_dropout: 0.1,

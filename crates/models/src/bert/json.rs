@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::BertConfig;
+use crate::FeedForwardActivation;
 use crate::published_config::{Keys, PublishedConfigError, Result};
 
 /// Keys that belong to heads, or to other programs.
@@ -29,7 +30,7 @@ impl BertConfig {
     pub fn from_json(text: &str) -> Result<Self> {
         let mut keys = Keys::parse(text)?;
         let family = keys.family(&["bert"], "bert")?;
-        keys.only("hidden_act", &"gelu".into(), "gelu")?;
+        let activation = keys.activation("hidden_act")?.unwrap_or(FeedForwardActivation::Gelu);
         keys.only("position_embedding_type", &"absolute".into(), "absolute")?;
         keys.only("is_decoder", &false.into(), "false")?;
         keys.only("add_cross_attention", &false.into(), "false")?;
@@ -44,6 +45,7 @@ impl BertConfig {
             layers: keys.needed("num_hidden_layers")?,
             heads: keys.needed("num_attention_heads")?,
             inner: keys.needed("intermediate_size")?,
+            activation,
             eps: keys.number("layer_norm_eps")?.unwrap_or(1e-12),
             hidden_dropout: dropout(&mut keys, "hidden_dropout_prob")?,
             attention_dropout: dropout(&mut keys, "attention_probs_dropout_prob")?,
@@ -85,7 +87,7 @@ impl BertConfig {
             "num_hidden_layers": self.layers,
             "num_attention_heads": self.heads,
             "intermediate_size": self.inner,
-            "hidden_act": "gelu",
+            "hidden_act": self.activation.name(),
             "layer_norm_eps": self.eps,
             "hidden_dropout_prob": self.hidden_dropout,
             "attention_probs_dropout_prob": self.attention_dropout,

@@ -5,6 +5,7 @@ use phalanx_tensor::ops::{AttentionMask, AttentionOptions};
 use phalanx_tensor::{Block, Result, Scope, Tape, Value, ops};
 
 use super::{BertConfig, linear};
+use crate::FeedForwardActivation;
 use crate::projected_attention::ProjectedAttention;
 
 /// norm(x + attention(x)), then norm(x + mlp(x)).
@@ -14,6 +15,7 @@ pub(super) struct Layer {
     attention: ProjectedAttention,
     attention_norm: LayerNorm,
     intermediate: Linear,
+    activation: FeedForwardActivation,
     output: Linear,
     output_norm: LayerNorm,
     hidden_dropout: f64,
@@ -38,6 +40,7 @@ impl Layer {
             attention,
             attention_norm: LayerNorm::new(&result.pp("LayerNorm"), width, eps)?,
             intermediate: linear(&scope.pp("intermediate").pp("dense"), width, inner, config)?,
+            activation: config.activation,
             output: linear(&output.pp("dense"), inner, width, config)?,
             output_norm: LayerNorm::new(&output.pp("LayerNorm"), width, eps)?,
             hidden_dropout: config.hidden_dropout,
@@ -60,7 +63,7 @@ impl Block for Layer {
         let mixed = self.attention.forward(tape, x, x, &options)?;
         let mixed = ops::dropout(tape, &mixed, self.hidden_dropout)?;
         let x = self.attention_norm.forward(tape, &ops::add(tape, x, &mixed)?)?;
-        let hidden = ops::gelu(tape, &self.intermediate.forward(tape, &x)?)?;
+        let hidden = self.activation.apply(tape, &self.intermediate.forward(tape, &x)?)?;
         let out = ops::dropout(tape, &self.output.forward(tape, &hidden)?, self.hidden_dropout)?;
         Ok(vec![self.output_norm.forward(tape, &ops::add(tape, &x, &out)?)?])
     }

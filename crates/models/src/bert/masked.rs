@@ -7,6 +7,7 @@ use phalanx_tensor::nn::{LayerNorm, Linear};
 use phalanx_tensor::{Block, Init, Result, Scope, Tape, Value, ops};
 
 use super::{Bert, BertConfig, EncoderInput, linear};
+use crate::FeedForwardActivation;
 use crate::run_block::run_block;
 use crate::token_head::{HeadBias, TokenHead};
 
@@ -15,6 +16,7 @@ use crate::token_head::{HeadBias, TokenHead};
 struct Transform {
     name: String,
     dense: Linear,
+    activation: FeedForwardActivation,
     norm: LayerNorm,
 }
 
@@ -25,7 +27,7 @@ impl Block for Transform {
 
     /// Takes states [.., C].
     fn forward(&self, tape: &Tape, inputs: &[Value]) -> Result<Vec<Value>> {
-        let hidden = ops::gelu(tape, &self.dense.forward(tape, &inputs[0])?)?;
+        let hidden = self.activation.apply(tape, &self.dense.forward(tape, &inputs[0])?)?;
         Ok(vec![self.norm.forward(tape, &hidden)?])
     }
 }
@@ -54,6 +56,7 @@ impl BertMasked {
         let transform = Transform {
             name: transform.block_name().to_owned(),
             dense: linear(&transform.pp("dense"), config.width, config.width, config)?,
+            activation: config.activation,
             norm: LayerNorm::new(&transform.pp("LayerNorm"), config.width, config.eps)?,
         };
         let bias = HeadBias::Trained(head.in_block(&table).param("bias", config.vocab, Init::ZEROS)?);

@@ -2,6 +2,8 @@
 
 use phalanx_tensor::{Result, TensorError};
 
+use crate::FeedForwardActivation;
+
 /// The settings of a GPT-2, by default those of the smallest published one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gpt2Config {
@@ -17,6 +19,8 @@ pub struct Gpt2Config {
     pub heads: usize,
     /// The width of the hidden layer of each feed-forward part; published ones have four times `width`.
     pub inner: usize,
+    /// The activation of the feed-forward parts.
+    pub activation: FeedForwardActivation,
     /// Added to the variance in layer norms.
     pub eps: f64,
     /// The dropout of the sum of both embeddings.
@@ -36,6 +40,7 @@ impl Default for Gpt2Config {
             layers: 12,
             heads: 12,
             inner: 3072,
+            activation: FeedForwardActivation::GeluTanh,
             eps: 1e-5,
             embedding_dropout: 0.1,
             attention_dropout: 0.1,

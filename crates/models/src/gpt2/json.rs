@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::Gpt2Config;
+use crate::FeedForwardActivation;
 use crate::published_config::{Keys, PublishedConfigError, Result};
 
 /// Keys of heads that are not part of the model, and of choices of tokens.
@@ -26,11 +27,7 @@ impl Gpt2Config {
     pub fn from_json(text: &str) -> Result<Self> {
         let mut keys = Keys::parse(text)?;
         let family = keys.family(&["gpt2"], "gpt2")?;
-        if let Some(activation) = keys.take("activation_function")
-            && !["gelu_new", "gelu_pytorch_tanh"].iter().any(|known| activation == *known)
-        {
-            return Keys::unsupported("activation_function", &activation, "gelu_new");
-        }
+        let activation = keys.activation("activation_function")?.unwrap_or(FeedForwardActivation::GeluTanh);
         keys.only("scale_attn_weights", &true.into(), "true")?;
         keys.only("scale_attn_by_inverse_layer_idx", &false.into(), "false")?;
         keys.only("reorder_and_upcast_attn", &false.into(), "false")?;
@@ -46,6 +43,7 @@ impl Gpt2Config {
             layers: keys.needed("n_layer")?,
             heads: keys.needed("n_head")?,
             inner: keys.size("n_inner")?.unwrap_or(4 * width),
+            activation,
             eps: keys.number("layer_norm_epsilon")?.unwrap_or(1e-5),
             embedding_dropout: dropout(&mut keys, "embd_pdrop")?,
             attention_dropout: dropout(&mut keys, "attn_pdrop")?,
@@ -66,7 +64,7 @@ impl Gpt2Config {
             "n_layer": self.layers,
             "n_head": self.heads,
             "n_inner": self.inner,
-            "activation_function": "gelu_new",
+            "activation_function": self.activation.name(),
             "layer_norm_epsilon": self.eps,
             "embd_pdrop": self.embedding_dropout,
             "attn_pdrop": self.attention_dropout,

@@ -5,6 +5,7 @@ use phalanx_tensor::ops::{AttentionMask, AttentionOptions};
 use phalanx_tensor::{Block, Init, Result, Scope, Tape, TensorError, Value, ops};
 
 use super::Gpt2Config;
+use crate::FeedForwardActivation;
 use crate::cache::LayerCache;
 
 /// x + attention(ln_1(x)), then x + mlp(ln_2(x)).
@@ -17,6 +18,7 @@ pub(super) struct Layer {
     ln_2: LayerNorm,
     c_fc: Linear,
     mlp_proj: Linear,
+    activation: FeedForwardActivation,
     heads: usize,
     attention_dropout: f64,
     residual_dropout: f64,
@@ -42,6 +44,7 @@ impl Layer {
             ln_2: LayerNorm::new(&scope.pp("ln_2"), width, config.eps)?,
             c_fc: linear(&mlp.pp("c_fc"), width, inner, 0.02)?,
             mlp_proj: linear(&mlp.pp("c_proj"), inner, width, residual)?,
+            activation: config.activation,
             heads: config.heads,
             attention_dropout: config.attention_dropout,
             residual_dropout: config.residual_dropout,
@@ -80,7 +83,7 @@ impl Layer {
         let mixed = self.attn_proj.forward(tape, &mixed)?;
         let x = ops::add(tape, x, &ops::dropout(tape, &mixed, self.residual_dropout)?)?;
         let hidden = self.c_fc.forward(tape, &self.ln_2.forward(tape, &x)?)?;
-        let out = self.mlp_proj.forward(tape, &ops::gelu_tanh(tape, &hidden)?)?;
+        let out = self.mlp_proj.forward(tape, &self.activation.apply(tape, &hidden)?)?;
         ops::add(tape, &x, &ops::dropout(tape, &out, self.residual_dropout)?)
     }
 

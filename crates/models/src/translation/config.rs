@@ -2,6 +2,7 @@
 
 use phalanx_tensor::Result;
 
+use crate::FeedForwardActivation;
 use crate::projected_attention::check_sizes;
 
 /// The names and the layout of the parameters, by the reference implementation.
@@ -14,18 +15,6 @@ pub enum TranslationLayout {
     /// `torch.nn.Transformer` with a table for each side and a generator: one projection for queries, keys and values;
     /// sines and cosines of positions in turn; a norm behind the last layer.
     Torch,
-}
-
-/// The activation of the feed-forward parts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum FeedForwardActivation {
-    /// x·sigmoid(x), which published Marian models have ("swish").
-    #[default]
-    Silu,
-    /// max(x, 0), as in the first Transformer.
-    Relu,
-    /// x·Φ(x).
-    Gelu,
 }
 
 /// The tokens that a translation model knows by their meaning.

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::{FeedForwardActivation, TranslationConfig, TranslationLayout, TranslationTokens};
+use super::{TranslationConfig, TranslationLayout, TranslationTokens};
+use crate::FeedForwardActivation;
 use crate::published_config::{Keys, PublishedConfigError, Result};
 
 /// Keys of choices of tokens, of other programs, and of heads that are not part of the model.
@@ -42,14 +43,6 @@ const FIXED: [(&str, bool); 10] = [
     ("tie_word_embeddings", true),
 ];
 
-/// The activations by their names in transformers.
-const ACTIVATIONS: [(&str, FeedForwardActivation); 4] = [
-    ("swish", FeedForwardActivation::Silu),
-    ("silu", FeedForwardActivation::Silu),
-    ("relu", FeedForwardActivation::Relu),
-    ("gelu", FeedForwardActivation::Gelu),
-];
-
 impl TranslationConfig {
     /// Reads the `config.json` of a published Marian model.
     ///
@@ -65,13 +58,7 @@ impl TranslationConfig {
         for key in ["encoder_layerdrop", "decoder_layerdrop", "activation_dropout"] {
             keys.only(key, &0.into(), "0")?;
         }
-        let activation = match keys.take("activation_function") {
-            None => FeedForwardActivation::Silu,
-            Some(name) => match ACTIVATIONS.iter().find(|(known, _)| name == *known) {
-                Some((_, activation)) => *activation,
-                None => return Keys::unsupported("activation_function", &name, "swish, silu, relu or gelu"),
-            },
-        };
+        let activation = keys.activation("activation_function")?.unwrap_or(FeedForwardActivation::Silu);
         // The dropout of attention weights is apart in these files; here it is that of the rest.
         keys.take("attention_dropout");
         let vocab = keys.needed("vocab_size")?;
@@ -111,7 +98,6 @@ impl TranslationConfig {
 
     /// Returns the `config.json` of the settings, for transformers. They have Marian's layout.
     pub fn to_json(&self) -> Value {
-        let activation = ACTIVATIONS.iter().find(|(_, known)| *known == self.activation);
         json!({
             "architectures": ["MarianMTModel"],
             // The tokens are in a tokenizer.json; transformers would look for those of SentencePiece.
@@ -128,7 +114,7 @@ impl TranslationConfig {
             "decoder_attention_heads": self.decoder_heads,
             "encoder_ffn_dim": self.encoder_inner,
             "decoder_ffn_dim": self.decoder_inner,
-            "activation_function": activation.map_or("swish", |(name, _)| name),
+            "activation_function": self.activation.name(),
             "dropout": self.dropout,
             "attention_dropout": self.dropout,
             "activation_dropout": 0.0,

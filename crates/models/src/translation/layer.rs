@@ -5,7 +5,8 @@ use phalanx_tensor::ops::{AttentionMask, AttentionOptions};
 use phalanx_tensor::{Block, Init, Result, Scope, Tape, TensorError, Value, ops};
 
 use super::attention::Attention;
-use super::config::{FeedForwardActivation, TranslationConfig, TranslationLayout};
+use super::config::{TranslationConfig, TranslationLayout};
+use crate::FeedForwardActivation;
 use crate::cache::LayerCache;
 
 /// A side of the model.
@@ -152,11 +153,7 @@ impl Layer {
     fn feed_forward(&self, tape: &Tape, x: &Value) -> Result<Value> {
         self.add(tape, x, &self.final_norm, |x| {
             let hidden = self.fc1.forward(tape, x)?;
-            let hidden = match self.activation {
-                FeedForwardActivation::Silu => ops::silu(tape, &hidden)?,
-                FeedForwardActivation::Relu => ops::relu(tape, &hidden)?,
-                FeedForwardActivation::Gelu => ops::gelu(tape, &hidden)?,
-            };
+            let hidden = self.activation.apply(tape, &hidden)?;
             self.fc2.forward(tape, &hidden)
         })
     }

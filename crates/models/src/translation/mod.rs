@@ -19,7 +19,7 @@ use crate::token_head::{HeadBias, TokenHead};
 use embeddings::{Embeddings, FinalNorm};
 use layer::{Layer, Side};
 
-pub use config::{FeedForwardActivation, TranslationConfig, TranslationLayout, TranslationTokens};
+pub use config::{TranslationConfig, TranslationLayout, TranslationTokens};
 pub use source::TranslationSource;
 
 /// Texts to translate.

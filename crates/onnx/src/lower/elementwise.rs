@@ -12,6 +12,10 @@ impl Lowering {
         let none = Vec::new;
         Ok(match function {
             UnaryOp::Relu => self.emit("Relu", [x], none()),
+            UnaryOp::ReluSquared => {
+                let positive = self.emit("Relu", [x], none());
+                self.emit("Mul", [positive.as_str(), &positive], none())
+            }
             UnaryOp::Relu6 => self.clip(x, 0.0, 6.0),
             UnaryOp::Clamp { low, high } => self.clip(x, low, high),
             UnaryOp::LeakyRelu(slope) => {

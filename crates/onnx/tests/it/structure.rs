@@ -137,8 +137,9 @@ fn every_op_with_a_form_has_its_nodes() {
         Linear::inputs_first(&inputs_first, 5, 7, Init::ZEROS, Some(Init::ZEROS)).expect("a layer");
     builder.build().expect("a store");
     type Run<'a> = &'a dyn Fn(&Tape, &Value) -> std::result::Result<Value, TensorError>;
-    let cases: [(&str, Run<'_>, &[&str]); 19] = [
+    let cases: [(&str, Run<'_>, &[&str]); 20] = [
         ("silu", &|tape, x| ops::silu(tape, x), &["Sigmoid", "Mul"]),
+        ("relu_squared", &|tape, x| ops::relu_squared(tape, x), &["Relu", "Mul"]),
         ("gelu", &|tape, x| ops::gelu(tape, x), &["Mul", "Erf", "Add", "Mul", "Mul"]),
         ("gelu_tanh", &|tape, x| ops::gelu_tanh(tape, x), &["Mul", "Mul", "Add", "Mul", "Sigmoid", "Mul"]),
         ("quick_gelu", &|tape, x| ops::quick_gelu(tape, x), &["Mul", "Sigmoid", "Mul"]),

@@ -46,6 +46,8 @@ macro_rules! named {
 named! {
     /// Computes max(x, 0).
     relu => UnaryOp::Relu;
+    /// Computes max(x, 0)² (So et al. 2021).
+    relu_squared => UnaryOp::ReluSquared;
     /// Computes min(max(x, 0), 6).
     relu6 => UnaryOp::Relu6;
     /// Computes 1/(1 + e⁻ˣ).

@@ -25,7 +25,8 @@ mod shape;
 
 pub use crate::backend::{AttentionHeads, AttentionMask};
 pub use activation::{
-    UnaryOp, clamp, exp, gelu, gelu_tanh, leaky_relu, quick_gelu, relu, relu6, sigmoid, silu, tanh, unary,
+    UnaryOp, clamp, exp, gelu, gelu_tanh, leaky_relu, quick_gelu, relu, relu_squared, relu6, sigmoid, silu,
+    tanh, unary,
 };
 pub use arithmetic::{add, add_scalar, broadcast_add, broadcast_mul, mul, scale, sub};
 pub use attention::{AttentionOptions, attention, self_attention, softmax};

@@ -124,6 +124,7 @@ fn activations() {
         Tensor::new(&[[-7.3, -1.7, -0.4, -0.01], [0.02, 0.9, 5.5, 6.4]], &Device::Cpu).expect("a constant");
     let all = [
         UnaryOp::Relu,
+        UnaryOp::ReluSquared,
         UnaryOp::Relu6,
         UnaryOp::LeakyRelu(0.2),
         UnaryOp::Sigmoid,

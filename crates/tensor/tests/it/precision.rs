@@ -145,6 +145,7 @@ fn cases() -> Vec<Case> {
     ];
     let all_functions = [
         ("relu", UnaryOp::Relu),
+        ("relu_squared", UnaryOp::ReluSquared),
         ("relu6", UnaryOp::Relu6),
         ("leaky_relu", UnaryOp::LeakyRelu(0.2)),
         ("sigmoid", UnaryOp::Sigmoid),

@@ -15,8 +15,9 @@ use super::inputs::{
     Draw, FLOATS, LENGTHS, PAIRS, assert_close, assert_within, cpu, download, on_gpu, rounded, upload,
 };
 
-const FUNCTIONS: [UnaryOp; 11] = [
+const FUNCTIONS: [UnaryOp; 12] = [
     UnaryOp::Relu,
+    UnaryOp::ReluSquared,
     UnaryOp::Relu6,
     UnaryOp::LeakyRelu(0.2),
     UnaryOp::Sigmoid,

@@ -1,6 +1,6 @@
 //! GPT-2.
 
-use phalanx_models::{Gpt2, Gpt2Config};
+use phalanx_models::{FeedForwardActivation, Gpt2, Gpt2Config};
 use phalanx_trainer::config::Config;
 use phalanx_trainer::engine::{Setup, TaskSpec, TextLength, TrainError, Training, TransformersModels};
 
@@ -17,6 +17,8 @@ phalanx_trainer::settings! {
         width: usize = 128;
         /// Attention heads; they divide the width.
         heads: usize = 4;
+        /// The activation of the feed-forward parts, by its name in transformers: `gelu_new`, `gelu`, `relu`, `relu2` or `silu`.
+        activation: String = "gelu_new".into();
         /// The longest sequence, in tokens.
         context: usize = 64;
         /// Probability that an element of the embeddings, of attention weights, or of what a layer adds, is set to zero in
@@ -37,6 +39,10 @@ const TRANSFORMERS: TransformersModels = TransformersModels {
 };
 
 impl Gpt2Settings {
+    fn named_activation(&self) -> Option<FeedForwardActivation> {
+        FeedForwardActivation::named(&self.activation)
+    }
+
     /// Returns the settings of the texts.
     fn texts(&self) -> Result<TextSettings, TrainError> {
         Ok(self.text.settings(self.context, self.sizes()?.vocab))
@@ -55,6 +61,7 @@ impl LanguageSettings for Gpt2Settings {
                 layers: self.layers,
                 heads: self.heads,
                 inner: 4 * self.width,
+                activation: self.named_activation().unwrap_or(FeedForwardActivation::GeluTanh),
                 ..Gpt2Config::default()
             },
             path => published(path, Gpt2Config::from_json)?,
@@ -89,6 +96,9 @@ pub(in crate::tasks) fn spec() -> TaskSpec<Gpt2Settings> {
             ] {
                 relations.positive(key, size as u64);
             }
+            let (name, expected) = (&settings.activation, FeedForwardActivation::EXPECTED);
+            let relation = format!("model.activation = \"{name}\": expected {expected}");
+            relations.require(settings.named_activation().is_some(), "model.activation", relation);
             settings.text.settings(settings.context, 0).check(relations);
             relations.fraction("model.dropout", settings.dropout);
             let (width, heads) = (settings.width, settings.heads);
