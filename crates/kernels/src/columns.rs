@@ -35,6 +35,21 @@ pub(crate) fn column_blocks<T>(data: &mut [T], row_len: usize, width: usize) -> 
         .collect()
 }
 
+/// Splits a matrix into `count` blocks of `width` columns, the last of which has the rest as well.
+pub(crate) fn column_parts<T>(
+    data: &mut [T],
+    row_len: usize,
+    width: usize,
+    count: usize,
+) -> Vec<ColumnBlock<'_, T>> {
+    let mut blocks = column_blocks(data, row_len, width);
+    blocks.truncate(count);
+    if let Some(last) = blocks.last_mut() {
+        last.width = row_len - (count.max(1) - 1) * width;
+    }
+    blocks
+}
+
 impl<T> ColumnBlock<'_, T> {
     /// Some of the columns, while this block is borrowed.
     pub(crate) fn some(&mut self, first: usize, width: usize) -> ColumnBlock<'_, T> {
@@ -85,6 +100,20 @@ mod tests {
             }
             let expected: Vec<usize> = (0..rows * row_len).map(|i| i % row_len / width + 1).collect();
             assert_eq!(data, expected);
+        }
+    }
+
+    #[test]
+    fn the_last_part_has_the_rest() {
+        for (row_len, width, count, expected) in
+            [(7, 2, 3, "1122333"), (6, 3, 2, "111222"), (5, 5, 1, "11111")]
+        {
+            let mut data = vec![0; 2 * row_len];
+            for (index, block) in column_parts(&mut data, row_len, width, count).iter_mut().enumerate() {
+                (0..2).for_each(|row| block.row(row).iter_mut().for_each(|value| *value += index + 1));
+            }
+            let found: String = data.iter().map(ToString::to_string).collect();
+            assert_eq!(found, expected.repeat(2));
         }
     }
 

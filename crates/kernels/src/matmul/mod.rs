@@ -8,7 +8,7 @@ pub use row::multiply_row_bf16;
 
 use rounded::matmul_rounded;
 
-use crate::columns::column_blocks;
+use crate::columns::column_parts;
 use crate::context::Context;
 use crate::error::{Result, check_len};
 use crate::float::Float;
@@ -128,6 +128,10 @@ const ROWS: usize = 16;
 /// Columns of a thread are a multiple of this: of the widest tiles.
 const COLUMNS: usize = 64;
 
+/// Elements of a result that `gemm` computes with sums in another order. No part of a larger result is as small, so that its bits
+/// do not depend on the number of threads.
+const SMALL: usize = 256;
+
 /// `batch` products c = a·b, or c += a·b with `accumulate`.
 ///
 /// # Errors
@@ -158,9 +162,9 @@ pub fn matmul_batched<T: Float>(
         return Ok(());
     }
     // Each thread packs one factor whole and a part of the other: the smaller one should be whole.
-    if batch == 1 && n > m && context.parts() > 1 {
-        let width = n.div_ceil(context.parts()).next_multiple_of(COLUMNS);
-        let blocks = column_blocks(c.data, n, width);
+    let width = n / context.parts() / COLUMNS * COLUMNS;
+    if batch == 1 && n > m && context.parts() > 1 && width * m > SMALL {
+        let blocks = column_parts(c.data, n, width, context.parts());
         context.run_each(blocks.into_iter().enumerate().collect(), |(task, mut block)| {
             let b = b.columns_from(task * width);
             let result = gemm_columns([m, k], a.view(0), b, &mut block, accumulate);

@@ -87,3 +87,27 @@ fn products_and_sums() {
         vec![sums]
     });
 }
+
+#[test]
+fn columns_of_several_threads_have_the_bits_of_one() {
+    for [m, k, n] in [[2, 700, 300], [3, 32, 130], [7, 32, 200], [20, 90, 257], [60, 33, 450]] {
+        for turned in [false, true] {
+            let (a, b) = (random(4, m * k), random(5, k * n));
+            let on = |threads| {
+                let mut c = vec![0.0; m * n];
+                let (a, b) = (Matrix::batched(&a, m, k, false), Matrix::batched(&b, k, n, turned));
+                let to = MatrixMut::batched(&mut c, m, n);
+                matmul_batched(&Context::new(threads), 1, a, b, to, false).expect("fits");
+                c
+            };
+            let alone = on(1);
+            for threads in [2, 3, 4] {
+                assert_eq!(
+                    on(threads),
+                    alone,
+                    "{m} x {k} by {k} x {n} on {threads} threads, turned {turned}"
+                );
+            }
+        }
+    }
+}
