@@ -35,7 +35,7 @@ pub(crate) fn column_blocks<T>(data: &mut [T], row_len: usize, width: usize) -> 
         .collect()
 }
 
-/// Splits a matrix into `count` blocks of `width` columns, the last of which has the rest as well.
+/// Splits a matrix into `count` blocks of `width` columns, or as many as there are. The last has the rest as well.
 pub(crate) fn column_parts<T>(
     data: &mut [T],
     row_len: usize,
@@ -44,8 +44,9 @@ pub(crate) fn column_parts<T>(
 ) -> Vec<ColumnBlock<'_, T>> {
     let mut blocks = column_blocks(data, row_len, width);
     blocks.truncate(count);
+    let before = blocks.len().saturating_sub(1) * width.max(1);
     if let Some(last) = blocks.last_mut() {
-        last.width = row_len - (count.max(1) - 1) * width;
+        last.width = row_len - before;
     }
     blocks
 }
@@ -105,9 +106,13 @@ mod tests {
 
     #[test]
     fn the_last_part_has_the_rest() {
-        for (row_len, width, count, expected) in
-            [(7, 2, 3, "1122333"), (6, 3, 2, "111222"), (5, 5, 1, "11111")]
-        {
+        for (row_len, width, count, expected) in [
+            (7, 2, 3, "1122333"),
+            (6, 3, 2, "111222"),
+            (5, 5, 1, "11111"),
+            (5, 3, 3, "11122"),
+            (3, 0, 2, "122"),
+        ] {
             let mut data = vec![0; 2 * row_len];
             for (index, block) in column_parts(&mut data, row_len, width, count).iter_mut().enumerate() {
                 (0..2).for_each(|row| block.row(row).iter_mut().for_each(|value| *value += index + 1));
