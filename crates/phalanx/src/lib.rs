@@ -49,7 +49,7 @@
 //! ```
 //!
 //! With `#[global_allocator] static ALLOCATOR: phalanx::Allocator = phalanx::Allocator;` the program keeps the memory that a
-//! step frees, as `phalanx` does: steps of language models are up to a fifth shorter.
+//! step frees, as `phalanx` does: steps of language models are up to a tenth shorter.
 //!
 //! The examples `own_gan` (two networks that are updated in turn, each with its optimizer) and `own_language_model`
 //! (sequences of different lengths) are whole programs.

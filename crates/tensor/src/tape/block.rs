@@ -131,7 +131,7 @@ impl Tape {
         let arrays = outputs.iter().map(Value::array).collect::<Result<Vec<_>>>()?;
         let inputs: Vec<&Value> = inputs.iter().collect();
         let recorded = RecordedBytes::of(&inputs, &arrays);
-        self.push_node("recomputed block", &inputs, arrays, &used, (recorded, Box::new(again)))
+        self.push_node("recomputed block", &inputs, arrays, &used, recorded, Box::new(again))
     }
 
     /// Runs `f` with recording off, and collects the buckets of the trainable parameters that it reads.

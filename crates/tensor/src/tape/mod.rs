@@ -267,7 +267,8 @@ impl Tape {
         backward: impl FnOnce(&Self, &Array, &mut Grads<'_>) -> Result<()> + 'static,
     ) -> Result<Value> {
         let value = self.push_output(op.into(), inputs, output.into(), false, backward)?;
-        if !self.records() {
+        // Without a gradient the op keeps nothing, so that its input would be kept in place of its output.
+        if !value.needs_grad() {
             return Ok(value);
         }
         let context = self.session.context.clone();
@@ -299,7 +300,7 @@ impl Tape {
         } else {
             RecordedBytes::default()
         };
-        let mut outputs = self.push_node(op, inputs, vec![output], &[], (recorded, run))?;
+        let mut outputs = self.push_node(op, inputs, vec![output], &[], recorded, run)?;
         outputs.pop().ok_or_else(|| TensorError::Backward(format!("{op} recorded no output")))
     }
 
@@ -310,7 +311,8 @@ impl Tape {
         inputs: &[&Value],
         outputs: Vec<Array>,
         uses: &[ParamBucket],
-        (recorded, backward): (RecordedBytes, BackwardFn),
+        recorded: RecordedBytes,
+        backward: BackwardFn,
     ) -> Result<Vec<Value>> {
         let id = self.id.get();
         let inputs = inputs.iter().map(|value| value.slot_on(id, op)).collect::<Result<Vec<_>>>()?;

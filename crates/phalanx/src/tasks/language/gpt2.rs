@@ -39,8 +39,10 @@ const TRANSFORMERS: TransformersModels = TransformersModels {
 };
 
 impl Gpt2Settings {
-    fn named_activation(&self) -> Option<FeedForwardActivation> {
-        FeedForwardActivation::named(&self.activation)
+    fn named_activation(&self) -> Result<FeedForwardActivation, TrainError> {
+        let (name, expected) = (&self.activation, FeedForwardActivation::EXPECTED);
+        let problem = || TrainError::Setup(format!("model.activation = \"{name}\": expected {expected}"));
+        FeedForwardActivation::named(name).ok_or_else(problem)
     }
 
     /// Returns the settings of the texts.
@@ -61,7 +63,7 @@ impl LanguageSettings for Gpt2Settings {
                 layers: self.layers,
                 heads: self.heads,
                 inner: 4 * self.width,
-                activation: self.named_activation().unwrap_or(FeedForwardActivation::GeluTanh),
+                activation: self.named_activation()?,
                 ..Gpt2Config::default()
             },
             path => published(path, Gpt2Config::from_json)?,
@@ -96,9 +98,9 @@ pub(in crate::tasks) fn spec() -> TaskSpec<Gpt2Settings> {
             ] {
                 relations.positive(key, size as u64);
             }
-            let (name, expected) = (&settings.activation, FeedForwardActivation::EXPECTED);
-            let relation = format!("model.activation = \"{name}\": expected {expected}");
-            relations.require(settings.named_activation().is_some(), "model.activation", relation);
+            if let Err(error) = settings.named_activation() {
+                relations.require(false, "model.activation", error.to_string());
+            }
             settings.text.settings(settings.context, 0).check(relations);
             relations.fraction("model.dropout", settings.dropout);
             let (width, heads) = (settings.width, settings.heads);
