@@ -127,9 +127,9 @@ pub struct LeftRank {
 pub struct WorldChange {
     /// The last step before the change.
     pub after_step: u64,
-    /// The numbers of ranks that were lost or left.
+    /// The numbers of ranks that were lost or left, ascending.
     pub left: Vec<usize>,
-    /// The numbers of ranks that joined.
+    /// The numbers of ranks that joined, ascending.
     pub came: Vec<usize>,
     /// The number of ranks after the change.
     pub ranks: usize,

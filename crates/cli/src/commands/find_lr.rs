@@ -196,11 +196,19 @@ fn losses(program: &Program, train: &TrainArgs, task: &Task, resolved: Resolved)
         return Err(CliError::Ended { message, code: INTERRUPTED });
     }
     let lines = read_whole_metrics(&folder.metrics()).map_err(CliError::failed)?;
+    Ok(Tested { folder, points: points(&lines) })
+}
+
+/// The rate of each step with the loss after it, up to the first loss that has diverged: how many steps follow that one depends on when
+/// the ranks hear of it.
+fn points(lines: &[Line]) -> Vec<RatePoint> {
     let number = |line: &Line, name| line.number(name).unwrap_or(f64::NAN);
+    let loss = |line: &Line| number(line, "loss");
+    let first = lines.first().map_or(f64::NAN, loss);
+    let end = lines.iter().position(|line| engine::has_diverged(first, loss(line)));
+    let lines = &lines[..end.map_or(lines.len(), |end| end + 1)];
     let pairs = lines.windows(2);
-    let points = pairs.map(|pair| RatePoint { rate: number(&pair[0], "lr"), loss: number(&pair[1], "loss") });
-    let points = points.collect();
-    Ok(Tested { folder, points })
+    pairs.map(|pair| RatePoint { rate: number(&pair[0], "lr"), loss: loss(&pair[1]) }).collect()
 }
 
 /// Returns the value of `optim.lr` that gives a rate: another one if the configured rate is that of another batch.
@@ -241,4 +249,21 @@ fn text(program: &Program, found: &RateSuggestion, wanted: &Resolved, path: &Pat
     let name = program.name();
     rows.push(("next".to_owned(), format!("{name} train with the same options and --set optim.lr={lr}")));
     aligned(&rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_after_a_diverged_loss_do_not_count() {
+        let line =
+            |(at, loss): (usize, &f64)| Line::new(at as u64 + 1).with("lr", at as f64).with("loss", *loss);
+        let lines: Vec<Line> = [2.0, 1.0, 5.0, 6.0, 1.0].iter().enumerate().map(line).collect();
+        let expected = [RatePoint { rate: 0.0, loss: 1.0 }, RatePoint { rate: 1.0, loss: 5.0 }];
+        for length in 3..=lines.len() {
+            assert_eq!(points(&lines[..length]), expected, "of {length} steps");
+        }
+        assert!(points(&lines[..1]).is_empty() && points(&[]).is_empty());
+    }
 }

@@ -70,7 +70,7 @@ pub use refusal::refusal;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub use train_loop::Resumable;
-pub use train_loop::{ReplicaFailure, RunEnd, rehearse, train, train_replicas};
+pub use train_loop::{ReplicaFailure, RunEnd, has_diverged, rehearse, train, train_replicas};
 pub use training::{
     ClassScores, Classes, Drawing, DrawingKind, Evaluator, EvaluatorOutput, FirstRun, ForwardInput,
     ForwardOutput, KeptFile, Loss, Measure, OutputMeaning, ReferenceModel, Setup, StepInput, Task, TaskSpec,

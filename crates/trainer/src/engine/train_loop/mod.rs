@@ -47,5 +47,6 @@ mod world;
 #[cfg(any(test, fuzzing))]
 pub use fuzzing::Resumable;
 pub use replicas::{ReplicaFailure, train_replicas};
+pub use reporter::has_diverged;
 pub use run::RunEnd;
 pub use train::{rehearse, train};

@@ -20,6 +20,7 @@ use self::by_rank::LossesByRank;
 pub(super) use self::losses::LossGatherer;
 use self::pending::{CompleteReport, PartialReport, PendingStep, PendingSteps};
 use self::range_test::RangeTest;
+pub use self::range_test::has_diverged;
 use self::resources::Resources;
 pub(super) use self::trace::{RunTrace, prepare, write_partial};
 pub(super) use self::write::{last_evaluated, last_written, lines_until};

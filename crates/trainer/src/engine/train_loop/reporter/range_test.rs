@@ -3,6 +3,11 @@
 use crate::config::{Config, ScheduleKind};
 use crate::engine::StepReport;
 
+/// True if the loss of a range test has diverged since its first step: it is not finite, or over twice as far from 0 as the first.
+pub fn has_diverged(first: f64, loss: f64) -> bool {
+    !loss.is_finite() || loss > first + first.abs()
+}
+
 /// Watches the losses of a run whose schedule is a range test (`schedule.kind = "range-test"`).
 #[derive(Debug, Default)]
 pub(super) struct RangeTest {
@@ -16,7 +21,7 @@ impl RangeTest {
         (config.schedule.kind == ScheduleKind::RangeTest).then(Self::default)
     }
 
-    /// Adds a step. Returns true if a loss has diverged: it is not finite, or over twice as far from 0 as the first.
+    /// Adds a step. Returns true if a loss has diverged.
     pub(super) fn is_over(&mut self, report: &StepReport) -> bool {
         report.phases.iter().any(|phase| {
             let first = match self.first.iter().find(|(name, _)| *name == phase.name) {
@@ -26,7 +31,7 @@ impl RangeTest {
                     phase.loss
                 }
             };
-            !phase.loss.is_finite() || phase.loss > first + first.abs()
+            has_diverged(first, phase.loss)
         })
     }
 }

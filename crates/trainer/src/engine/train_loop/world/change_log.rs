@@ -21,8 +21,10 @@ struct CurrentChange {
 }
 
 impl ChangeLog {
-    /// Adds a change that was noticed at this time.
-    pub(in crate::engine::train_loop) fn begin(&mut self, noticed: Instant, change: WorldChange) {
+    /// Adds a change that was noticed at this time. Its ranks are kept in ascending order.
+    pub(in crate::engine::train_loop) fn begin(&mut self, noticed: Instant, mut change: WorldChange) {
+        change.left.sort_unstable();
+        change.came.sort_unstable();
         // A change that another one followed before any step counts by itself.
         if let Some(before) = self.current.replace(CurrentChange { noticed, change }) {
             self.past.push(before.change);
@@ -57,5 +59,21 @@ impl ChangeLog {
     /// Takes over the changes that other ranks have seen.
     pub(in crate::engine::train_loop) fn take_over(&mut self, changes: &[WorldChange]) {
         self.past = changes.to_vec();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_of_a_change_ascend() {
+        let mut log = ChangeLog::default();
+        log.begin(
+            Instant::now(),
+            WorldChange { left: vec![3, 2], came: vec![5, 4], ..WorldChange::default() },
+        );
+        let [change] = &log.all()[..] else { panic!("one change") };
+        assert_eq!((&change.left[..], &change.came[..]), (&[2, 3][..], &[4, 5][..]));
     }
 }
