@@ -54,6 +54,7 @@ fn carry_out(place: &Place, line: &str) -> String {
         "train" if line.contains("--resume") => line.to_owned(),
         "train" => format!("{line} {SHORT}"),
         // It serves until it is interrupted.
+        "find-lr" => format!("{line} --steps 32 --set train.global_batch=4"),
         "serve" => format!("{line} --help"),
         "sweep" | "study" if !line.contains("--dry-run") => format!("{line} --dry-run"),
         _ => line.replace("PATH", "photos"),
@@ -128,6 +129,7 @@ fn as_carried_out(line: &str) -> String {
         "train" | "submit" | "study" | "sweep" if !line.contains("--dry-run") && line != "phalanx study" => {
             format!("{line} --dry-run")
         }
+        "find-lr" => line.replace("shapes-cvae", "tiny"),
         "serve" => format!("{line} --help"),
         "data" => line.replace("--out photos", "--out more"),
         "watch" if line.contains("--ask") => format!("{line} --help"),

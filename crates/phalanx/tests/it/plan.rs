@@ -29,7 +29,9 @@ fn every_strategy_holds_what_was_planned() {
         sample.rows=1 sample.columns=1";
     for (name, subject) in subjects {
         let sets: Vec<String> = words(&[subject]).iter().map(|setting| format!("--set {setting}")).collect();
-        for ranks in 1..=4 {
+        // Every number of ranks with the first subject, and one number with the others.
+        let worlds = if name == "cvae" { 1..=4 } else { 3..=3 };
+        for ranks in worlds {
             let planned =
                 plan(&place, &format!("tiny {} --set train.global_batch=12 --ranks {ranks}", sets.join(" ")));
             for row in planned["strategies"].as_array().expect("rows") {

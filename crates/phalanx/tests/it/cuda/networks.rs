@@ -70,6 +70,7 @@ fn whole_classifiers_train_as_on_the_processor() {
 }
 
 #[test]
+#[ignore = "further trainings take minutes in fibres: cargo xtask test --full"]
 fn what_learns_pictures_with_texts_trains_as_on_the_processor() {
     let Some(place) = Place::anywhere() else { return };
     agree(&place, CLIP, 1e-4);

@@ -20,7 +20,19 @@ fn assert_learns(place: &Place, run: &str) {
     assert!(tests[2] < 0.98 * tests[0], "{run}: {tests:?}");
 }
 
+/// One of each kind: ranks that meet from time to time, neighbours, and servers of their own, which have no GPU.
 #[test]
+fn ranks_that_do_not_take_every_step_together_train_as_on_the_processor() {
+    let Some(place) = Place::anywhere() else { return };
+    let streaming = "--strategy diloco --set sync.every=2 --set sync.fragments=2 --set sync.overlap=1";
+    let servers = "--strategy ps-bsp --set sync.servers=1 --set train.ema=0.9 --set train.clip_norm=1";
+    for settings in [streaming, "--strategy d-psgd", servers] {
+        agree_on(&place, 2, &format!("tiny --steps 5 {settings}"), 1e-4);
+    }
+}
+
+#[test]
+#[ignore = "further trainings take minutes in fibres: cargo xtask test --full"]
 fn ranks_that_meet_from_time_to_time_train_as_on_the_processor() {
     let Some(place) = Place::anywhere() else { return };
     let averages = "--set train.ema=0.9 --set train.clip_norm=1 --set eval.every=3";
@@ -46,6 +58,7 @@ fn ranks_that_meet_from_time_to_time_train_as_on_the_processor() {
 }
 
 #[test]
+#[ignore = "further trainings take minutes in fibres: cargo xtask test --full"]
 fn neighbours_average_what_gpus_compute() {
     let Some(place) = Place::anywhere() else { return };
     let averages = "--set train.ema=0.9 --set eval.every=3";
@@ -64,6 +77,7 @@ fn neighbours_average_what_gpus_compute() {
 }
 
 #[test]
+#[ignore = "further trainings take minutes in fibres: cargo xtask test --full"]
 fn servers_update_what_gpus_compute_with() {
     let Some(place) = Place::anywhere() else { return };
     let averages = "--set train.ema=0.9 --set train.clip_norm=1 --set eval.every=3";
