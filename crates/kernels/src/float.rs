@@ -44,6 +44,8 @@ pub trait Float:
     fn sqrt(self) -> Self;
     /// eˣ within a few units in the last place; for f32 in a form that vectorises.
     fn exp(self) -> Self;
+    /// eˣ of a number up to 1; results below 2⁻¹²⁶ may be 0.
+    fn exp_up_to_1(self) -> Self;
     /// The error function.
     fn erf(self) -> Self;
     /// The larger one; the other one if one is NaN.
@@ -89,6 +91,10 @@ impl Float for f32 {
         crate::math::exp_f32(self)
     }
     #[inline(always)]
+    fn exp_up_to_1(self) -> Self {
+        crate::math::exp_f32_up_to_1(self)
+    }
+    #[inline(always)]
     fn erf(self) -> Self {
         crate::math::erf_f32(self)
     }
@@ -130,6 +136,10 @@ impl Float for f64 {
     }
     #[inline(always)]
     fn exp(self) -> Self {
+        self.exp()
+    }
+    #[inline(always)]
+    fn exp_up_to_1(self) -> Self {
         self.exp()
     }
     #[inline(always)]

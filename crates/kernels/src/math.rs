@@ -1,17 +1,45 @@
 //! Elementary functions in forms that the compiler can vectorise.
 
+/// The least number whose exponential is a normal f32.
+const LOWEST: f32 = -87.336_55;
+
 /// eˣ in f32: 2ⁿ·e^r with r in ±ln 2/2 and the polynomial of Cephes' `expf`; within 2 units in the last place.
 #[inline(always)]
 pub(crate) fn exp_f32(x: f32) -> f32 {
     // Beyond these the result is 0 or infinity.
     let clamped = if x > 88.722_84 { 88.722_84 } else { x };
-    let clamped = if clamped < -87.336_55 { -87.336_55 } else { clamped };
+    let Reduced { value, n } = reduced(if clamped < LOWEST { LOWEST } else { clamped });
+    // 2ⁿ in two factors: n = 128 alone would overflow the exponent.
+    let half = n >> 1;
+    let value = value * power_of_2(half) * power_of_2(n - half);
+    let value = if x < -103.972_08 { 0.0 } else { value };
+    let value = if x > 88.722_84 { f32::INFINITY } else { value };
+    if x.is_nan() { x } else { value }
+}
+
+/// eˣ of a number up to 1, in f32: as [`exp_f32`], but 0 below 2⁻¹²⁶. Without the cases of large numbers it takes two thirds of the
+/// instructions.
+#[inline(always)]
+pub(crate) fn exp_f32_up_to_1(x: f32) -> f32 {
+    let Reduced { value, n } = reduced(if x < LOWEST { LOWEST } else { x });
+    let value = value * power_of_2(n);
+    if x < LOWEST { 0.0 } else { value }
+}
+
+/// An exponential is `value`·2ⁿ.
+struct Reduced {
+    value: f32,
+    n: i32,
+}
+
+#[inline(always)]
+fn reduced(x: f32) -> Reduced {
     // Adding 1.5·2²³ rounds to the nearest integer, which is then in the low bits.
     const SHIFT: f32 = 12_582_912.0;
-    let shifted = clamped * std::f32::consts::LOG2_E + SHIFT;
+    let shifted = x * std::f32::consts::LOG2_E + SHIFT;
     let n = shifted - SHIFT;
     // ln 2 in two parts, so that the reduction is exact.
-    let r = clamped - n * 0.693_359_4;
+    let r = x - n * 0.693_359_4;
     let r = r - n * -2.121_944_4e-4;
     let p = 1.987_569_2e-4_f32;
     let p = p * r + 1.398_199_9e-3;
@@ -19,15 +47,12 @@ pub(crate) fn exp_f32(x: f32) -> f32 {
     let p = p * r + 4.166_579_6e-2;
     let p = p * r + 0.166_666_65;
     let p = p * r + 0.5;
-    let value = p * r * r + r + 1.0;
-    // 2ⁿ in two factors: n = 128 alone would overflow the exponent.
-    let n = shifted.to_bits().wrapping_sub(SHIFT.to_bits()) as i32;
-    let half = n >> 1;
-    let power = |n: i32| f32::from_bits(((n + 127) as u32) << 23);
-    let value = value * power(half) * power(n - half);
-    let value = if x < -103.972_08 { 0.0 } else { value };
-    let value = if x > 88.722_84 { f32::INFINITY } else { value };
-    if x.is_nan() { x } else { value }
+    Reduced { value: p * r * r + r + 1.0, n: shifted.to_bits().wrapping_sub(SHIFT.to_bits()) as i32 }
+}
+
+#[inline(always)]
+fn power_of_2(n: i32) -> f32 {
+    f32::from_bits((n.wrapping_add(127) as u32) << 23)
 }
 
 /// erf in f64: its Taylor series near zero, the continued fraction of erfc beyond 2.5.
@@ -84,6 +109,9 @@ mod tests {
             let x = i as f32 * 1e-4;
             let exact = f64::from(x).exp();
             worst = worst.max((f64::from(exp_f32(x)) / exact - 1.0).abs());
+            if (LOWEST..=1.0).contains(&x) {
+                assert_eq!(exp_f32_up_to_1(x).to_bits(), exp_f32(x).to_bits(), "{x}");
+            }
         }
         assert!(worst < 3e-7, "{worst:e}");
         assert_eq!(exp_f32(0.0), 1.0);
@@ -91,7 +119,8 @@ mod tests {
         assert_eq!(exp_f32(f32::INFINITY), f32::INFINITY);
         assert_eq!(exp_f32(100.0), f32::INFINITY);
         assert_eq!(exp_f32(-200.0), 0.0);
-        assert!(exp_f32(f32::NAN).is_nan());
+        assert!(exp_f32(f32::NAN).is_nan() && exp_f32_up_to_1(f32::NAN).is_nan());
+        assert_eq!([-88.0, -1e9, f32::MIN, f32::NEG_INFINITY].map(exp_f32_up_to_1), [0.0; 4]);
     }
 
     #[test]

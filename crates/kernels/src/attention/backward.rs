@@ -9,7 +9,8 @@ use crate::float::Float;
 use crate::reduce::dot_slice;
 
 use super::operands::{HeadGrads, Rows};
-use super::tile::{KEYS, QUERIES, parts, plain, product, turned, within};
+use super::packed::{PANEL, Packed, Panels, take};
+use super::tile::{KEYS, QUERIES, add_turned, from_panel, parts, scores, weighted, within};
 use super::{AttentionGrads, AttentionInputs};
 
 /// Computes the gradients of [`attention_forward`](super::attention_forward) from its `out` and `log_sums`, and from `dy`,
@@ -36,7 +37,8 @@ pub fn attention_backward<T: Float>(
     }
     let wanted = grads.wanted();
     let heads: Vec<_> = grads.into_heads(&shape).into_iter().enumerate().collect();
-    let [queries, keys] = [shape.group() * shape.length, shape.keys].map(|rows| rows * shape.dim);
+    let (queries, keys) = (shape.length * shape.dim, shape.keys.next_multiple_of(PANEL) * shape.dim);
+    let room = shape.group() * queries + 2 * queries + 5 * keys + 2 * QUERIES * KEYS;
     context.run_each(heads, |(index, grads)| {
         let head = Head {
             inputs: &inputs,
@@ -47,15 +49,25 @@ pub fn attention_backward<T: Float>(
             key_head: index % shape.key_heads,
             wanted,
         };
-        context.with_scratch(queries + 2 * keys + 2 * QUERIES * KEYS, |scratch: &mut [T]| {
-            let (sums, tiles) = scratch.split_at_mut(queries + 2 * keys);
-            sums.fill(T::ZERO);
-            let (q, others) = sums.split_at_mut(queries);
-            let (k, v) = others.split_at_mut(keys);
-            let (weights, slopes) = tiles.split_at_mut(QUERIES * KEYS);
-            let mut sums = Sums { q, k, v, weights, slopes };
-            for member in 0..shape.group() {
-                head.add_member(context, member, &mut sums);
+        context.with_scratch(room, |mut rest: &mut [T]| {
+            let mut sums = Sums {
+                q: take(&mut rest, shape.group() * queries),
+                k: take(&mut rest, keys),
+                v: take(&mut rest, keys),
+            };
+            [&mut sums.q, &mut sums.k, &mut sums.v].into_iter().for_each(|sum| sum.fill(T::ZERO));
+            let (k, v) = head.keys_and_values();
+            let all = 0..shape.keys;
+            let copied = Copied {
+                k: Packed::copy(k, all.clone(), shape.dim, take(&mut rest, keys)),
+                turned_k: Panels::copy(context, k, all.clone(), shape.dim, take(&mut rest, keys)),
+                turned_v: Panels::copy(context, v, all, shape.dim, take(&mut rest, keys)),
+            };
+            let (q, dy) = (take(&mut rest, queries), take(&mut rest, queries));
+            let mut tiles = Tiles { weights: take(&mut rest, QUERIES * KEYS), slopes: rest };
+            for index in 0..shape.group() {
+                let member = head.member(context, index, [&mut *q, &mut *dy]);
+                head.add_member(context, &member, &copied, &mut tiles, &mut sums);
             }
             sums.store(grads, shape.group(), shape.dim);
         });
@@ -63,12 +75,23 @@ pub fn attention_backward<T: Float>(
     Ok(())
 }
 
-/// Sums of gradients of a head of keys and of the heads of queries that it serves, and room for two tiles.
+/// Sums of gradients of a head of keys and of the heads of queries that it serves.
 struct Sums<'a, T> {
     /// The gradients of queries, head by head.
     q: &'a mut [T],
     k: &'a mut [T],
     v: &'a mut [T],
+}
+
+/// The keys and values of a head, as products read them.
+struct Copied<'a, T> {
+    k: Packed<'a, T>,
+    turned_k: Panels<'a, T>,
+    turned_v: Panels<'a, T>,
+}
+
+/// Room for the weights of a tile and for their gradients.
+struct Tiles<'a, T> {
     weights: &'a mut [T],
     slopes: &'a mut [T],
 }
@@ -106,8 +129,8 @@ struct Head<'a, T> {
 struct Member<'a, T> {
     index: usize,
     dropout: Option<RowDropout>,
-    q: Rows<'a, T>,
-    dy: Rows<'a, T>,
+    q: Packed<'a, T>,
+    dy: Packed<'a, T>,
     log_sums: &'a [T],
     /// The product of each query's output and its gradient.
     deltas: Vec<T>,
@@ -122,27 +145,87 @@ impl<'a, T: Float> Head<'a, T> {
         Rows { data: &data[first..], width: shape.heads * shape.dim }
     }
 
-    /// Adds the gradients by one of the heads of queries.
-    fn add_member(&self, context: &Context, index: usize, sums: &mut Sums<'_, T>) {
+    /// Returns the keys and the values.
+    fn keys_and_values(&self) -> (Rows<'a, T>, Rows<'a, T>) {
+        let (shape, operands) = (&self.inputs.shape, &self.inputs.operands);
+        (operands.k(shape, self.sample, self.key_head), operands.v(shape, self.sample, self.key_head))
+    }
+
+    /// Returns one of the heads of queries, with copies of its queries and of the gradients of its output.
+    fn member<'m>(&self, context: &Context, index: usize, [q, dy]: [&'m mut [T]; 2]) -> Member<'m, T>
+    where
+        'a: 'm,
+    {
         let shape = &self.inputs.shape;
         let head = self.key_head * shape.group() + index;
-        let (out, dy) = (self.rows(self.out, head), self.rows(self.dy, head));
-        let delta = |query| T::from_f64(dot_slice(out.row(query, shape.dim), dy.row(query, shape.dim)));
-        let member = Member {
+        let all = 0..shape.length;
+        let of = [self.inputs.operands.q(shape, self.sample, head), self.rows(self.dy, head)];
+        let (out, of_dy) = (self.rows(self.out, head), of[1]);
+        let mut deltas = vec![T::ZERO; shape.length];
+        context.simd(
+            #[inline(always)]
+            || {
+                for (query, delta) in deltas.iter_mut().enumerate() {
+                    *delta = T::from_f64(dot_slice(out.row(query, shape.dim), of_dy.row(query, shape.dim)));
+                }
+            },
+        );
+        Member {
             index,
             dropout: self.inputs.dropout(self.sample, head),
-            q: self.inputs.operands.q(shape, self.sample, head),
-            dy,
+            q: Packed::copy(of[0], all.clone(), shape.dim, q),
+            dy: Packed::copy(of_dy, all.clone(), shape.dim, dy),
             log_sums: &self.log_sums[(self.sample * shape.heads + head) * shape.length..][..shape.length],
-            deltas: (0..shape.length).map(delta).collect(),
-            seen: (0..shape.length).map(|query| self.inputs.mask.range(shape, self.sample, query)).collect(),
-        };
+            deltas,
+            seen: all.map(|query| self.inputs.mask.range(shape, self.sample, query)).collect(),
+        }
+    }
+
+    /// Adds the gradients by one of the heads of queries.
+    fn add_member(
+        &self,
+        context: &Context,
+        member: &Member<'_, T>,
+        copied: &Copied<'_, T>,
+        tiles: &mut Tiles<'_, T>,
+        sums: &mut Sums<'_, T>,
+    ) {
+        let shape = &self.inputs.shape;
         for queries in parts(0..shape.length, QUERIES) {
-            let union = self.inputs.mask.union(shape, self.sample, queries.clone());
+            let union = from_panel(self.inputs.mask.union(shape, self.sample, queries.clone()));
             for keys in parts(union, KEYS) {
-                self.add_tile(context, &member, queries.clone(), keys, sums);
+                self.weigh_tile(context, member, [&queries, &keys], copied, tiles);
+                self.add_tile(context, member, [&queries, &keys], copied, tiles, sums);
             }
         }
+    }
+
+    /// Computes the weights of a tile again, and the gradients of its products of queries and keys.
+    fn weigh_tile(
+        &self,
+        context: &Context,
+        member: &Member<'_, T>,
+        [queries, keys]: [&Range<usize>; 2],
+        copied: &Copied<'_, T>,
+        tiles: &mut Tiles<'_, T>,
+    ) {
+        let factor = self.inputs.shape.factor();
+        scores(context, member.q.range(queries.clone()), &copied.turned_k, keys, tiles.weights);
+        if self.wanted[0] || self.wanted[1] {
+            scores(context, member.dy.range(queries.clone()), &copied.turned_v, keys, tiles.slopes);
+        }
+        context.simd(
+            #[inline(always)]
+            || {
+                let rows = tiles.weights.chunks_exact_mut(KEYS).zip(tiles.slopes.chunks_exact_mut(KEYS));
+                for (query, (weights, slopes)) in queries.clone().zip(rows) {
+                    let (weights, slopes) = (&mut weights[..keys.len()], &mut slopes[..keys.len()]);
+                    let seen = within(&member.seen[query], keys);
+                    weigh_again(weights, seen, factor, member.log_sums[query]);
+                    self.slope(member, query, keys.start, weights, slopes);
+                }
+            },
+        );
     }
 
     /// Adds the gradients by a tile.
@@ -150,49 +233,26 @@ impl<'a, T: Float> Head<'a, T> {
         &self,
         context: &Context,
         member: &Member<'_, T>,
-        queries: Range<usize>,
-        keys: Range<usize>,
+        [queries, keys]: [&Range<usize>; 2],
+        copied: &Copied<'_, T>,
+        tiles: &Tiles<'_, T>,
         sums: &mut Sums<'_, T>,
     ) {
-        let shape = &self.inputs.shape;
-        let (count, span, dim) = (queries.len(), keys.len(), shape.dim);
-        let k = self.inputs.operands.k(shape, self.sample, self.key_head).from(keys.start);
-        let v = self.inputs.operands.v(shape, self.sample, self.key_head).from(keys.start);
-        let (q, dy) = (member.q.from(queries.start), member.dy.from(queries.start));
-        let (weights, slopes) = (&mut sums.weights[..count * span], &mut sums.slopes[..count * span]);
+        let dim = self.inputs.shape.dim;
+        let of_keys = keys.start * dim..keys.end * dim;
         let [wants_q, wants_k, wants_v] = self.wanted;
-        product([count, span, dim], q, k.transposed(), weights, false);
-        if wants_q || wants_k {
-            product([count, span, dim], dy, v.transposed(), slopes, false);
-        }
-        context.simd(
-            #[inline(always)]
-            || {
-                for (row, query) in queries.clone().enumerate() {
-                    let (weights, slopes) =
-                        (&mut weights[row * span..][..span], &mut slopes[row * span..][..span]);
-                    weigh_again(
-                        weights,
-                        within(&member.seen[query], &keys),
-                        shape.factor(),
-                        member.log_sums[query],
-                    );
-                    self.slope(member, query, keys.start, weights, slopes);
-                }
-            },
-        );
         if wants_v {
-            let to = &mut sums.v[keys.start * dim..][..span * dim];
-            product([span, dim, count], turned(weights, span), dy, to, true);
+            let dy = member.dy.range(queries.clone());
+            add_turned(context, tiles.weights, keys.len(), dy, dim, &mut sums.v[of_keys.clone()]);
         }
         if wants_q {
-            let first = member.index * shape.length + queries.start;
-            let to = &mut sums.q[first * dim..][..count * dim];
-            product([count, dim, span], plain(slopes, span), k, to, true);
+            let first = (member.index * self.inputs.shape.length + queries.start) * dim;
+            let to = &mut sums.q[first..][..queries.len() * dim];
+            weighted(context, tiles.slopes, queries.len(), keys, &copied.k, true, to);
         }
         if wants_k {
-            let to = &mut sums.k[keys.start * dim..][..span * dim];
-            product([span, dim, count], turned(slopes, span), q, to, true);
+            let q = member.q.range(queries.clone());
+            add_turned(context, tiles.slopes, keys.len(), q, dim, &mut sums.k[of_keys]);
         }
     }
 
@@ -229,6 +289,6 @@ fn weigh_again<T: Float>(scores: &mut [T], seen: Range<usize>, factor: T, log_su
     scores[..seen.start].fill(T::ZERO);
     scores[seen.end..].fill(T::ZERO);
     for score in &mut scores[seen] {
-        *score = (*score * factor - log_sum).exp();
+        *score = (*score * factor - log_sum).exp_up_to_1();
     }
 }

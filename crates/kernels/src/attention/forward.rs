@@ -9,7 +9,8 @@ use crate::reduce::sum_slice;
 use crate::softmax::row_max;
 
 use super::AttentionInputs;
-use super::tile::{KEYS, QUERIES, parts, plain, product, within};
+use super::packed::{PANEL, Packed, Panels, take};
+use super::tile::{KEYS, QUERIES, from_panel, parts, scores, weighted, within};
 
 /// Computes out = softmax(q·kᵀ/√dim)·v of every head, over the keys that each query sees. A query that sees none gets 0.
 ///
@@ -33,16 +34,19 @@ pub fn attention_forward<T: Float>(
         log_sums.fill(T::from_f64(f64::NEG_INFINITY));
         return Ok(());
     }
+    // As many queries of a head for a task as leave some tasks to each thread: the keys of a task are copied once.
     let blocks = shape.length.div_ceil(QUERIES);
-    // One task for each block of queries of a head, so that threads share the work of a single head too.
-    let mut tasks: Vec<Block<'_, T>> = Vec::with_capacity(shape.samples * shape.heads * blocks);
+    let all = shape.samples * shape.heads * blocks;
+    let per_task = QUERIES * (all / (TASKS * context.parts())).clamp(1, blocks);
+    let tasks_of_head = shape.length.div_ceil(per_task);
+    let mut tasks: Vec<Queries<'_, T>> = Vec::with_capacity(shape.samples * shape.heads * tasks_of_head);
     for (index, log_sums) in log_sums.chunks_exact_mut(shape.length).enumerate() {
         let (sample, head) = (index / shape.heads, index % shape.heads);
-        let blocks = log_sums.chunks_mut(QUERIES).enumerate();
-        tasks.extend(blocks.map(|(block, log_sums)| Block {
+        let parts = log_sums.chunks_mut(per_task).enumerate();
+        tasks.extend(parts.map(|(part, log_sums)| Queries {
             sample,
             head,
-            first: block * QUERIES,
+            first: part * per_task,
             out: Vec::with_capacity(log_sums.len()),
             log_sums,
         }));
@@ -50,19 +54,17 @@ pub fn attention_forward<T: Float>(
     for (index, row) in out.chunks_exact_mut(shape.dim).enumerate() {
         let (position, head) = (index / shape.heads, index % shape.heads);
         let (sample, query) = (position / shape.length, position % shape.length);
-        tasks[(sample * shape.heads + head) * blocks + query / QUERIES].out.push(row);
+        tasks[(sample * shape.heads + head) * tasks_of_head + query / per_task].out.push(row);
     }
-    context.run_each(tasks, |task| {
-        context.with_scratch(QUERIES * (KEYS + shape.dim), |scratch: &mut [T]| {
-            let (scores, sums) = scratch.split_at_mut(QUERIES * KEYS);
-            task.run(context, &inputs, scores, sums);
-        });
-    });
+    context.run_each(tasks, |task| task.run(context, &inputs));
     Ok(())
 }
 
-/// A block of queries of a head, and its results.
-struct Block<'a, T> {
+/// Tasks of a thread, if there are as many blocks of queries.
+const TASKS: usize = 8;
+
+/// Some queries of a head, and their results.
+struct Queries<'a, T> {
     sample: usize,
     head: usize,
     first: usize,
@@ -79,59 +81,101 @@ struct Row<T> {
     sum: f64,
 }
 
-impl<T: Float> Block<'_, T> {
-    fn run(self, context: &Context, inputs: &AttentionInputs<'_, T>, scores: &mut [T], sums: &mut [T]) {
-        let Self { sample, head, first, mut out, log_sums } = self;
-        let shape = &inputs.shape;
-        let (count, dim) = (log_sums.len(), shape.dim);
-        let sums = &mut sums[..count * dim];
-        let queries = first..first + count;
+/// Keys and values of a head, copied, and room for a block of queries.
+struct Room<'a, T> {
+    keys: Panels<'a, T>,
+    values: Packed<'a, T>,
+    queries: &'a mut [T],
+    scores: &'a mut [T],
+    sums: &'a mut [T],
+}
+
+impl<T: Float> Queries<'_, T> {
+    fn run(mut self, context: &Context, inputs: &AttentionInputs<'_, T>) {
+        let (shape, sample) = (&inputs.shape, self.sample);
+        let dim = shape.dim;
+        let queries = self.first..self.first + self.log_sums.len();
+        let keys = from_panel(inputs.mask.union(shape, sample, queries.clone()));
+        let (copied, block) = (keys.len().next_multiple_of(PANEL) * dim, QUERIES * dim);
+        context.with_scratch(2 * copied + 2 * block + QUERIES * KEYS, |mut rest: &mut [T]| {
+            let key_head = self.head / shape.group();
+            let (k, v) =
+                (inputs.operands.k(shape, sample, key_head), inputs.operands.v(shape, sample, key_head));
+            let mut room = Room {
+                keys: Panels::copy(context, k, keys.clone(), dim, take(&mut rest, copied)),
+                values: Packed::copy(v, keys, dim, take(&mut rest, copied)),
+                queries: take(&mut rest, block),
+                sums: take(&mut rest, block),
+                scores: rest,
+            };
+            for block in parts(queries, QUERIES) {
+                self.run_block(context, inputs, block, &mut room);
+            }
+        });
+    }
+
+    /// Computes the output of a block of queries.
+    fn run_block(
+        &mut self,
+        context: &Context,
+        inputs: &AttentionInputs<'_, T>,
+        queries: Range<usize>,
+        room: &mut Room<'_, T>,
+    ) {
+        let (shape, sample) = (&inputs.shape, self.sample);
+        let (count, dim) = (queries.len(), shape.dim);
+        let q = inputs.operands.q(shape, sample, self.head);
+        let q = Packed::copy(q, queries.clone(), dim, room.queries).range(queries.clone());
+        let sums = &mut room.sums[..count * dim];
         let mut rows: Vec<Row<T>> = queries
             .clone()
             .map(|query| Row { seen: inputs.mask.range(shape, sample, query), largest: T::LOWEST, sum: 0.0 })
             .collect();
-        let q = inputs.operands.q(shape, sample, head).from(first);
-        let key_head = head / shape.group();
-        let (k, v) = (inputs.operands.k(shape, sample, key_head), inputs.operands.v(shape, sample, key_head));
-        let union = inputs.mask.union(shape, sample, queries);
-        let dropout = inputs.dropout(sample, head);
+        let union = from_panel(inputs.mask.union(shape, sample, queries.clone()));
+        let dropout = inputs.dropout(sample, self.head);
         for tile in parts(union.clone(), KEYS) {
-            let span = tile.len();
-            let scores = &mut scores[..count * span];
             let begun = tile.start > union.start;
-            product([count, span, dim], q, k.from(tile.start).transposed(), scores, false);
+            scores(context, q, &room.keys, &tile, room.scores);
+            let scores = &mut room.scores[..count * KEYS];
             context.simd(
                 #[inline(always)]
                 || {
-                    let each = scores.chunks_exact_mut(span).zip(&mut rows).zip(sums.chunks_exact_mut(dim));
-                    for (query, ((scores, row), sums)) in each.enumerate() {
+                    let each = scores.chunks_exact_mut(KEYS).zip(&mut rows).zip(sums.chunks_exact_mut(dim));
+                    for (query, ((scores, row), sums)) in queries.clone().zip(each) {
+                        let scores = &mut scores[..tile.len()];
                         let shrink = row.weigh(scores, &tile, shape.factor());
                         if begun && shrink < T::ONE {
                             sums.iter_mut().for_each(|sum| *sum = *sum * shrink);
                         }
                         if let Some(dropout) = dropout {
-                            dropout.row(first + query).apply(scores, tile.start);
+                            dropout.row(query).apply(scores, tile.start);
                         }
                     }
                 },
             );
-            product([count, dim, span], plain(scores, span), v.from(tile.start), sums, begun);
+            weighted(context, scores, count, &tile, &room.values, begun, sums);
         }
-        for (index, (row, out)) in rows.iter().zip(&mut out).enumerate() {
-            if row.sum == 0.0 {
-                out.fill(T::ZERO);
-                log_sums[index] = T::from_f64(f64::NEG_INFINITY);
-                continue;
-            }
-            let scale = T::from_f64(1.0 / row.sum);
-            let sums = &sums[index * dim..][..dim];
-            out.iter_mut().zip(sums).for_each(|(out, sum)| *out = *sum * scale);
-            log_sums[index] = T::from_f64(row.largest.to_f64() + row.sum.ln());
+        let first = queries.start - self.first;
+        let results = self.out[first..].iter_mut().zip(&mut self.log_sums[first..]);
+        for ((row, sums), (out, log_sum)) in rows.iter().zip(sums.chunks_exact(dim)).zip(results) {
+            row.finish(sums, out, log_sum);
         }
     }
 }
 
 impl<T: Float> Row<T> {
+    /// Writes the output of the query, and ln Σ e^score. A query that sees no key has 0 and −∞.
+    fn finish(&self, sums: &[T], out: &mut [T], log_sum: &mut T) {
+        if self.sum == 0.0 {
+            out.fill(T::ZERO);
+            *log_sum = T::from_f64(f64::NEG_INFINITY);
+            return;
+        }
+        let scale = T::from_f64(1.0 / self.sum);
+        out.iter_mut().zip(sums).for_each(|(out, sum)| *out = *sum * scale);
+        *log_sum = T::from_f64(self.largest.to_f64() + self.sum.ln());
+    }
+
     /// Turns products with the keys of a tile into e^(score − largest), 0 for hidden keys. Returns the factor of earlier
     /// sums.
     #[inline(always)]
@@ -145,9 +189,9 @@ impl<T: Float> Row<T> {
         }
         let largest = (row_max(scores) * factor).max(self.largest);
         for score in scores.iter_mut() {
-            *score = (*score * factor - largest).exp();
+            *score = (*score * factor - largest).exp_up_to_1();
         }
-        let shrink = (self.largest - largest).exp();
+        let shrink = (self.largest - largest).exp_up_to_1();
         self.sum = self.sum * shrink.to_f64() + sum_slice(scores);
         self.largest = largest;
         shrink

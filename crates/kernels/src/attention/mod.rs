@@ -4,14 +4,18 @@
 //! and the sum of each query from tile to tile, and backward recomputes the weights from one logarithm a query (Dao et
 //! al. 2022). So memory grows with the length, not with its square. Tiles that no query sees take no part.
 //!
-//! Queries, keys and values are read where a projection wrote them: in rows of a position, head by head. Products are of
-//! the element type throughout. Weights are not rounded to 16 bits between the two products, also in a context with
+//! Queries, keys and values are read where a projection wrote them, in rows of a position, head by head, and copied once to
+//! where a tile reads them one after the other, keys turned. Products of f32 tiles keep their sums in registers and pack
+//! nothing further; those of f64, and of heads whose width is not a multiple of 16, go by the `gemm` crate. Products are of the
+//! element type throughout. Weights are not rounded to 16 bits between the two products, also in a context with
 //! [`Products::Bf16`](crate::Products::Bf16).
 
 mod backward;
 mod forward;
 mod mask;
 mod operands;
+mod packed;
+mod product;
 mod tile;
 
 pub use backward::attention_backward;

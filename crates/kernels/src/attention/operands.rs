@@ -2,7 +2,6 @@
 
 use crate::error::{Result, check_len};
 use crate::float::Float;
-use crate::gemm_call::View;
 
 use super::AttentionShape;
 
@@ -79,11 +78,6 @@ pub(super) struct Rows<'a, T> {
 }
 
 impl<'a, T> Rows<'a, T> {
-    /// Returns the matrix of the positions from `first` on.
-    pub(super) fn from(&self, first: usize) -> View<'a, T> {
-        View { data: &self.data[first * self.width..], row_stride: self.width, col_stride: 1 }
-    }
-
     /// Returns a position.
     pub(super) fn row(&self, index: usize, dim: usize) -> &'a [T] {
         &self.data[index * self.width..][..dim]

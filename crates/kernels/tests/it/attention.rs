@@ -2,7 +2,7 @@
 
 use phalanx_kernels::{
     AttentionGrads, AttentionInputs, AttentionMask, AttentionOperands, AttentionShape, Context, Dropout,
-    attention_backward, attention_forward,
+    Level, attention_backward, attention_forward,
 };
 
 use crate::harness::random;
@@ -152,6 +152,51 @@ fn attention_and_its_gradients_are_those_of_plain_loops() {
                 assert_near(&format!("{what} of {shape:?}, {mask:?}"), found, expected, 1e-12);
             }
             assert_eq!(case.found(3, case.inputs(mask, None)), found, "threads change no bit");
+        }
+    }
+}
+
+/// The results of f32 kernels, widened.
+fn singles(case: &Case, context: &Context, mask: AttentionMask<'_>) -> Results<f64> {
+    let narrow = |values: &[f64]| values.iter().map(|value| *value as f32).collect::<Vec<f32>>();
+    let [q, k, v, dy] = [&case.q, &case.k, &case.v, &case.dy].map(|values| narrow(values));
+    let operands = AttentionOperands::Apart { q: &q, k: &k, v: &v };
+    let inputs = AttentionInputs { shape: case.shape, mask, dropout: None, operands };
+    let rows = case.shape.samples * case.shape.heads * case.shape.length;
+    let (mut out, mut log_sums) = (vec![9.0f32; q.len()], vec![9.0f32; rows]);
+    attention_forward(context, inputs, &mut out, &mut log_sums).expect("fits");
+    let mut grads = [&q, &k, &v].map(|of| vec![9.0f32; of.len()]);
+    let to = grads.each_mut().map(|grad| Some(&mut grad[..]));
+    let [q, k, v] = to;
+    attention_backward(context, inputs, [&out, &dy], &log_sums, AttentionGrads::Apart { q, k, v })
+        .expect("fits");
+    let [q, k, v] = grads;
+    [out, q, k, v].map(|values| values.into_iter().map(f64::from).collect())
+}
+
+#[test]
+fn vectors_of_every_instruction_set_compute_what_f64_does() {
+    for (length, keys, dim) in [(1, 1, 16), (70, 70, 48), (65, 300, 64), (330, 330, 80)] {
+        let shape = AttentionShape { samples: 1, heads: 4, key_heads: 2, length, keys, dim };
+        let case = Case::new(shape);
+        let lengths = [keys as u32 - keys as u32 / 3];
+        let masks = [
+            AttentionMask::default(),
+            AttentionMask { causal: true, ..AttentionMask::default() },
+            AttentionMask { causal: true, window: Some(90), ..AttentionMask::default() },
+            AttentionMask { lengths: Some(&lengths), ..AttentionMask::default() },
+        ];
+        for mask in masks {
+            let expected = case.found(1, case.inputs(mask, None));
+            for level in Level::ALL {
+                let Ok(context) = Context::with_level(1, *level) else { continue };
+                let found = singles(&case, &context, mask);
+                for ((what, found), expected) in ["out", "dq", "dk", "dv"].iter().zip(&found).zip(&expected) {
+                    assert_near(&format!("{what} of {shape:?}, {mask:?}, {level:?}"), found, expected, 3e-5);
+                }
+                let threads = Context::with_level(3, *level).expect("as before");
+                assert_eq!(singles(&case, &threads, mask), found, "threads change no bit");
+            }
         }
     }
 }
