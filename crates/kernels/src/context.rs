@@ -100,6 +100,13 @@ impl Context {
         Self { parts: Some(parts), ..self }
     }
 
+    /// A context with the same vectors and products, for work on the caller's thread alone.
+    pub(crate) fn on_this_thread(&self) -> Self {
+        let Self { arch, has_bf16, products, .. } = *self;
+        let (singles, doubles) = Default::default();
+        Self { threads: 1, parts: None, pool: None, arch, has_bf16, products, singles, doubles }
+    }
+
     fn with_arch(threads: usize, arch: Arch) -> Self {
         let threads = threads.max(1);
         let pool = (threads > 1).then(|| ForkJoin::new(threads - 1));

@@ -75,6 +75,7 @@ mod math;
 mod matmul;
 mod norm;
 mod optim;
+mod pieces;
 mod pool;
 mod products;
 mod reduce;
@@ -130,6 +131,7 @@ pub use optim::{
     AdamOptions, EmaOptions, LambOptions, LionOptions, SgdOptions, adam_step, ema_step, lamb_direction,
     lamb_step, lion_step, sgd_step, trust_ratio,
 };
+pub use pieces::{Stored, StoredMut, by_rows};
 pub use pool::{
     Pool2dShape, avg_pool2d_backward, avg_pool2d_forward, max_pool2d_backward, max_pool2d_forward,
     upsample_nearest2d_backward, upsample_nearest2d_forward,

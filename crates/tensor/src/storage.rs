@@ -11,12 +11,14 @@ use phalanx_kernels::Context;
 
 use half::widened;
 
-pub(crate) use half::{RoundedOperand, cast, is_half, meet, operand, stored, wide, with_bf16_slice};
+pub(crate) use half::{RoundedOperand, cast, is_half, meet, met, operand, stored, wide, with_bf16_slice};
+pub(crate) use rows::{Output, RowKernel, by_rows};
 pub(crate) use unwritten::{AnyBits, unwritten};
 
 use crate::{Result, TensorError};
 
 mod half;
+mod rows;
 mod unwritten;
 
 /// An element type that the CPU kernels and the tape compute in.

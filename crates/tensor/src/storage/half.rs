@@ -84,16 +84,24 @@ pub(crate) fn meet(
     a: &Tensor,
     b: &Tensor,
 ) -> Result<(Tensor, Tensor, DType)> {
-    let (of_a, of_b) = (a.dtype(), b.dtype());
+    let dtype = met(op, a.dtype(), b.dtype())?;
+    if !is_half(dtype) {
+        return Ok((a.clone(), b.clone(), dtype));
+    }
+    Ok((cast(context, a, DType::F32)?, cast(context, b, DType::F32)?, dtype))
+}
+
+/// Returns the type of the stored result of an elementwise op, as [`meet`] does.
+pub(crate) fn met(op: &'static str, of_a: DType, of_b: DType) -> Result<DType> {
     let low = match (is_half(of_a), is_half(of_b)) {
-        (false, false) => return Ok((a.clone(), b.clone(), of_a)),
+        (false, false) => return Ok(of_a),
         (true, _) => of_a,
         (false, true) => of_b,
     };
     if [of_a, of_b].iter().any(|dtype| *dtype != low && *dtype != DType::F32) {
         return Err(TensorError::shape(op, format!("element types {of_a:?} and {of_b:?} do not match")));
     }
-    Ok((cast(context, a, DType::F32)?, cast(context, b, DType::F32)?, low))
+    Ok(low)
 }
 
 /// Reads an operand of a product in the type of the arithmetic, rounded to the type that `precision` multiplies.

@@ -1,11 +1,16 @@
 //! Elementwise functions and sums with the CPU kernels. candle does rare functions and broadcasts other than over
 //! planes.
 
+use std::ops::Range;
+
 use candle_core::{Shape, Tensor};
 use phalanx_kernels::{binary, sum_columns, sum_rows, unary_backward, unary_forward};
 
 use crate::backend::{Array, BinaryOp, Elementwise, UnaryOp};
-use crate::storage::{Contiguous, cast, dispatch, meet, stored, tensor_from, unwritten, wide};
+use crate::storage::{
+    Contiguous, Output, RowKernel, Scalar, by_rows, cast, dispatch, is_half, meet, met, tensor_from,
+    unwritten, wide,
+};
 use crate::{Context, Result};
 
 /// Runs a candle function on a tensor in the type of the arithmetic and stores the result as the tensor's type.
@@ -72,10 +77,63 @@ fn sum_to_shape(context: &Context, grad: &Tensor, shape: &Shape) -> Result<Tenso
     Ok(grad.reshape(shape)?)
 }
 
+/// Combines pairs of elements.
+struct Binary(BinaryOp);
+
+impl RowKernel<2, 1> for Binary {
+    fn run<T: Scalar>(
+        &self,
+        context: &Context,
+        _: Range<usize>,
+        [a, b]: [&[T]; 2],
+        [out]: [&mut [T]; 1],
+    ) -> Result<()> {
+        Ok(binary(context, self.0, a, b, out)?)
+    }
+}
+
+/// Applies a function to each element.
+struct Unary(UnaryOp);
+
+impl RowKernel<1, 1> for Unary {
+    fn run<T: Scalar>(
+        &self,
+        context: &Context,
+        _: Range<usize>,
+        [x]: [&[T]; 1],
+        [y]: [&mut [T]; 1],
+    ) -> Result<()> {
+        Ok(unary_forward(context, self.0, x, y)?)
+    }
+}
+
+/// The gradient of a function of each element, by its input, its output and the output's gradient.
+struct UnaryBackward(UnaryOp);
+
+impl RowKernel<3, 1> for UnaryBackward {
+    fn run<T: Scalar>(
+        &self,
+        context: &Context,
+        _: Range<usize>,
+        [x, y, dy]: [&[T]; 3],
+        [dx]: [&mut [T]; 1],
+    ) -> Result<()> {
+        Ok(unary_backward(context, self.0, x, y, dy, dx)?)
+    }
+}
+
 impl Elementwise for Context {
     fn binary(&self, op: BinaryOp, a: &Array, b: &Array) -> Result<Array> {
         let name = op.name();
-        let (a, b, dtype) = meet(self, name, a.host(name)?, b.host(name)?)?;
+        let (of_a, of_b) = (a.host(name)?, b.host(name)?);
+        let dtype = met(name, of_a.dtype(), of_b.dtype())?;
+        if of_a.dims() == of_b.dims() && is_half(dtype) {
+            let (a, b) = (of_a.contiguous()?, of_b.contiguous()?);
+            let output = Output { shape: a.shape().clone(), dtype };
+            let [out] = by_rows(name, self, a.elem_count(), [&a, &b], [output], &Binary(op))?;
+            return Ok(out.into());
+        }
+        let (a, b, dtype) = meet(self, name, of_a, of_b)?;
         Ok(cast(self, &combined(self, op, &a, &b)?, dtype)?.into())
     }
 
@@ -96,29 +154,18 @@ impl Elementwise for Context {
     fn unary(&self, op: UnaryOp, x: &Array) -> Result<Array> {
         const OP: &str = "unary";
         let x = x.host(OP)?;
-        let read = Contiguous::by(OP, self, x)?;
-        dispatch!(OP, x.dtype(), T => {
-            let values = read.slice::<T>()?;
-            let mut y = unwritten::<T>(values.len());
-            unary_forward(self, op, values, &mut y)?;
-            Ok(stored(self, y, x.shape().clone(), x.dtype())?.into())
-        })
+        let output = Output { shape: x.shape().clone(), dtype: x.dtype() };
+        let [y] = by_rows(OP, self, x.elem_count(), [x], [output], &Unary(op))?;
+        Ok(y.into())
     }
 
     fn unary_backward(&self, op: UnaryOp, x: &Array, y: &Array, dy: &Array) -> Result<Array> {
         const OP: &str = "unary";
         let grad = dy.host(OP)?;
-        let (x, y, dy) = (
-            Contiguous::by(OP, self, x.host(OP)?)?,
-            Contiguous::by(OP, self, y.host(OP)?)?,
-            Contiguous::by(OP, self, grad)?,
-        );
-        dispatch!(OP, grad.dtype(), T => {
-            let dy = dy.slice::<T>()?;
-            let mut dx = unwritten::<T>(dy.len());
-            unary_backward(self, op, x.slice::<T>()?, y.slice::<T>()?, dy, &mut dx)?;
-            Ok(tensor_from(dx, grad.shape().clone())?.into())
-        })
+        let output = Output { shape: grad.shape().clone(), dtype: wide(grad.dtype()) };
+        let inputs = [x.host(OP)?, y.host(OP)?, grad];
+        let [dx] = by_rows(OP, self, grad.elem_count(), inputs, [output], &UnaryBackward(op))?;
+        Ok(dx.into())
     }
 
     fn sum_all(&self, x: &Array, factor: f64) -> Result<Array> {

@@ -1,64 +1,110 @@
 //! Gated linear units with the CPU kernels.
 
-use candle_core::Shape;
+use std::ops::Range;
+
+use candle_core::{DType, Shape};
 use phalanx_kernels::{SwigluBackward, geglu_backward, geglu_forward, swiglu_backward, swiglu_forward};
 
 use crate::backend::{Array, GatedUnits};
-use crate::storage::{Contiguous, dispatch, stored, tensor_from, unwritten};
+use crate::storage::{Output, RowKernel, Scalar, by_rows, wide};
 use crate::{Context, Result};
+
+/// Of rows of this many values and as many gates.
+struct Geglu(usize);
+
+impl RowKernel<1, 1> for Geglu {
+    fn run<T: Scalar>(
+        &self,
+        context: &Context,
+        _: Range<usize>,
+        [x]: [&[T]; 1],
+        [y]: [&mut [T]; 1],
+    ) -> Result<()> {
+        Ok(geglu_forward(context, self.0, x, y)?)
+    }
+}
+
+impl RowKernel<2, 1> for Geglu {
+    fn run<T: Scalar>(
+        &self,
+        context: &Context,
+        _: Range<usize>,
+        [x, dy]: [&[T]; 2],
+        [dx]: [&mut [T]; 1],
+    ) -> Result<()> {
+        Ok(geglu_backward(context, self.0, x, dy, dx)?)
+    }
+}
+
+struct Swiglu;
+
+impl RowKernel<2, 1> for Swiglu {
+    fn run<T: Scalar>(
+        &self,
+        context: &Context,
+        _: Range<usize>,
+        [gate, value]: [&[T]; 2],
+        [y]: [&mut [T]; 1],
+    ) -> Result<()> {
+        Ok(swiglu_forward(context, gate, value, y)?)
+    }
+}
+
+impl RowKernel<3, 2> for Swiglu {
+    fn run<T: Scalar>(
+        &self,
+        context: &Context,
+        _: Range<usize>,
+        [gate, value, dy]: [&[T]; 3],
+        grads: [&mut [T]; 2],
+    ) -> Result<()> {
+        Ok(swiglu_backward(context, SwigluBackward { gate, value, dy }, grads)?)
+    }
+}
+
+/// A result of this shape.
+fn output(shape: &Shape, dtype: DType) -> Output {
+    Output { shape: shape.clone(), dtype }
+}
 
 impl GatedUnits for Context {
     fn geglu(&self, x: &Array) -> Result<Array> {
         const OP: &str = "geglu";
         let x = x.host(OP)?;
-        let read = Contiguous::by(OP, self, x)?;
         let mut dims = x.dims().to_vec();
         let width = dims.last_mut().map_or(0, |last| {
             *last /= 2;
             *last
         });
-        dispatch!(OP, x.dtype(), T => {
-            let values = read.slice::<T>()?;
-            let mut y = unwritten::<T>(values.len() / 2);
-            geglu_forward(self, width, values, &mut y)?;
-            Ok(stored(self, y, Shape::from(dims), x.dtype())?.into())
-        })
+        let rows = x.elem_count().checked_div(2 * width).unwrap_or(0);
+        let made = [output(&Shape::from(dims), x.dtype())];
+        let [y] = by_rows(OP, self, rows, [x], made, &Geglu(width))?;
+        Ok(y.into())
     }
 
     fn geglu_backward(&self, x: &Array, dy: &Array) -> Result<Array> {
         const OP: &str = "geglu";
-        let (x_t, grad) = (x.host(OP)?, dy.host(OP)?);
-        let (x, dy) = (Contiguous::by(OP, self, x_t)?, Contiguous::by(OP, self, grad)?);
-        let width = grad.dims().last().copied().unwrap_or(0);
-        dispatch!(OP, grad.dtype(), T => {
-            let mut dx = unwritten::<T>(x_t.elem_count());
-            geglu_backward(self, width, x.slice::<T>()?, dy.slice::<T>()?, &mut dx)?;
-            Ok(tensor_from(dx, x_t.shape().clone())?.into())
-        })
+        let (x, dy) = (x.host(OP)?, dy.host(OP)?);
+        let width = dy.dims().last().copied().unwrap_or(0);
+        let rows = dy.elem_count().checked_div(width).unwrap_or(0);
+        let made = [output(x.shape(), wide(dy.dtype()))];
+        let [dx] = by_rows(OP, self, rows, [x, dy], made, &Geglu(width))?;
+        Ok(dx.into())
     }
 
     fn swiglu(&self, gate: &Array, value: &Array) -> Result<Array> {
         const OP: &str = "swiglu";
-        let (of, value) = (gate.host(OP)?, value.host(OP)?);
-        let (gate, value) = (Contiguous::by(OP, self, of)?, Contiguous::by(OP, self, value)?);
-        dispatch!(OP, of.dtype(), T => {
-            let mut y = unwritten::<T>(of.elem_count());
-            swiglu_forward(self, gate.slice::<T>()?, value.slice::<T>()?, &mut y)?;
-            Ok(stored(self, y, of.shape().clone(), of.dtype())?.into())
-        })
+        let (gate, value) = (gate.host(OP)?, value.host(OP)?);
+        let made = [output(gate.shape(), gate.dtype())];
+        let [y] = by_rows(OP, self, gate.elem_count(), [gate, value], made, &Swiglu)?;
+        Ok(y.into())
     }
 
     fn swiglu_backward(&self, gate: &Array, value: &Array, dy: &Array) -> Result<[Array; 2]> {
         const OP: &str = "swiglu";
-        let of = gate.host(OP)?;
-        let read = |array| Contiguous::by(OP, self, array);
-        let (gate, value, dy) = (read(of)?, read(value.host(OP)?)?, read(dy.host(OP)?)?);
-        dispatch!(OP, of.dtype(), T => {
-            let (mut dgate, mut dvalue) = (unwritten::<T>(of.elem_count()), unwritten::<T>(of.elem_count()));
-            let from = SwigluBackward { gate: gate.slice::<T>()?, value: value.slice()?, dy: dy.slice()? };
-            swiglu_backward(self, from, [&mut dgate, &mut dvalue])?;
-            let shape = of.shape();
-            Ok([tensor_from(dgate, shape.clone())?.into(), tensor_from(dvalue, shape.clone())?.into()])
-        })
+        let (gate, value, dy) = (gate.host(OP)?, value.host(OP)?, dy.host(OP)?);
+        let made = [(); 2].map(|()| output(gate.shape(), wide(gate.dtype())));
+        let grads = by_rows(OP, self, gate.elem_count(), [gate, value, dy], made, &Swiglu)?;
+        Ok(grads.map(Array::from))
     }
 }

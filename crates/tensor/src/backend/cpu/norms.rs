@@ -1,5 +1,8 @@
 //! Normalisation of samples with the CPU kernels.
 
+use std::ops::Range;
+
+use candle_core::{DType, Shape, Tensor};
 use phalanx_kernels::{
     self as kernels, Float as _, GroupNormShape, NormInput, group_norm_backward, group_norm_forward,
     layer_norm_backward, layer_norm_forward, rms_norm_backward, rms_norm_forward,
@@ -8,7 +11,9 @@ use phalanx_kernels::{
 use crate::backend::{
     Array, GroupShape, NormBackward, NormGrads, NormOutput, NormPass, Norms, RmsNormBackward,
 };
-use crate::storage::{Contiguous, Scalar, dispatch, stored, tensor_from, unwritten};
+use crate::storage::{
+    Contiguous, Output, RowKernel, Scalar, by_rows, dispatch, stored, tensor_from, unwritten,
+};
 use crate::{Context, Result};
 
 /// The inputs of a backward, locked for reading.
@@ -49,6 +54,51 @@ fn sizes(GroupShape { dims: [batch, channels, plane], groups }: GroupShape) -> G
     GroupNormShape { batch, channels, plane, groups }
 }
 
+/// The normalised input, of its type, and two numbers of each row.
+fn normed(input: &Tensor, rows: usize) -> [Output; 3] {
+    let of_rows = Output { shape: Shape::from(rows), dtype: DType::F32 };
+    [Output { shape: input.shape().clone(), dtype: input.dtype() }, of_rows.clone(), of_rows]
+}
+
+struct LayerNorm<'a> {
+    gamma: &'a Contiguous<'a>,
+    beta: &'a Contiguous<'a>,
+    eps: f64,
+}
+
+struct RmsNorm<'a> {
+    gamma: &'a Contiguous<'a>,
+    eps: f64,
+}
+
+impl RowKernel<1, 3> for LayerNorm<'_> {
+    fn run<T: Scalar>(
+        &self,
+        context: &Context,
+        rows: Range<usize>,
+        [x]: [&[T]; 1],
+        [y, mean, inv_std]: [&mut [T]; 3],
+    ) -> Result<()> {
+        let (gamma, beta) = (self.gamma.slice()?, self.beta.slice()?);
+        let input = NormInput { x, gamma, beta, eps: self.eps };
+        let normed = kernels::NormOutput { y, mean, inv_std };
+        Ok(layer_norm_forward(context, [rows.len(), gamma.len()], input, normed)?)
+    }
+}
+
+impl RowKernel<1, 2> for RmsNorm<'_> {
+    fn run<T: Scalar>(
+        &self,
+        context: &Context,
+        rows: Range<usize>,
+        [x]: [&[T]; 1],
+        outputs: [&mut [T]; 2],
+    ) -> Result<()> {
+        let gamma = self.gamma.slice()?;
+        Ok(rms_norm_forward(context, [rows.len(), gamma.len()], [x, gamma], self.eps, outputs)?)
+    }
+}
+
 impl Norms for Context {
     fn layer_norm(&self, of: NormPass<'_>) -> Result<NormOutput> {
         let NormPass { x, gamma, beta, eps } = of;
@@ -56,21 +106,11 @@ impl Norms for Context {
         let input = x.host(OP)?;
         let width = input.dims().last().copied().unwrap_or(0);
         let rows = input.elem_count() / width.max(1);
-        let x = Contiguous::by(OP, self, input)?;
-        let (g, b) = (Contiguous::by(OP, self, gamma.host(OP)?)?, Contiguous::by(OP, self, beta.host(OP)?)?);
-        dispatch!(OP, input.dtype(), T => {
-            let x = x.slice::<T>()?;
-            let mut y = unwritten::<T>(x.len());
-            let (mut mean, mut inv_std) = (vec![T::default(); rows], vec![T::default(); rows]);
-            let (g, b) = (g.slice::<T>()?, b.slice::<T>()?);
-            let normed = kernels::NormOutput { y: &mut y, mean: &mut mean, inv_std: &mut inv_std };
-            layer_norm_forward(self, [rows, width], NormInput { x, gamma: g, beta: b, eps }, normed)?;
-            Ok(NormOutput {
-                output: stored(self, y, input.shape().clone(), input.dtype())?.into(),
-                mean: tensor_from(mean, rows)?.into(),
-                inv_std: tensor_from(inv_std, rows)?.into(),
-            })
-        })
+        let gamma = Contiguous::by(OP, self, gamma.host(OP)?)?;
+        let beta = Contiguous::by(OP, self, beta.host(OP)?)?;
+        let kernel = LayerNorm { gamma: &gamma, beta: &beta, eps };
+        let [output, mean, inv_std] = by_rows(OP, self, rows, [input], normed(input, rows), &kernel)?;
+        Ok(NormOutput { output: output.into(), mean: mean.into(), inv_std: inv_std.into() })
     }
 
     fn layer_norm_backward(&self, from: NormBackward<'_>) -> Result<NormGrads> {
@@ -139,14 +179,10 @@ impl Norms for Context {
         let input = x.host(OP)?;
         let width = input.dims().last().copied().unwrap_or(0);
         let rows = input.elem_count() / width.max(1);
-        let (x, gamma) = (Contiguous::by(OP, self, input)?, Contiguous::by(OP, self, gamma.host(OP)?)?);
-        dispatch!(OP, input.dtype(), T => {
-            let (mut y, mut inv_rms) = (unwritten::<T>(input.elem_count()), unwritten::<T>(rows));
-            let inputs = [x.slice::<T>()?, gamma.slice::<T>()?];
-            rms_norm_forward(self, [rows, width], inputs, eps, [&mut y, &mut inv_rms])?;
-            let output = stored(self, y, input.shape().clone(), input.dtype())?;
-            Ok([output.into(), tensor_from(inv_rms, rows)?.into()])
-        })
+        let gamma = Contiguous::by(OP, self, gamma.host(OP)?)?;
+        let [output, inv_rms, _] = normed(input, rows);
+        let made = by_rows(OP, self, rows, [input], [output, inv_rms], &RmsNorm { gamma: &gamma, eps })?;
+        Ok(made.map(Array::from))
     }
 
     fn rms_norm_backward(&self, from: RmsNormBackward<'_>) -> Result<[Array; 2]> {

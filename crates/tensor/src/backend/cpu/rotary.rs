@@ -1,10 +1,12 @@
 //! Rotary position embeddings with the CPU kernels.
 
+use std::ops::Range;
+
 use candle_core::Tensor;
 use phalanx_kernels::{Rotation, rotary};
 
 use crate::backend::{Array, RotaryAngles, RotaryEmbeddings};
-use crate::storage::{Contiguous, Indices, dispatch, stored, unwritten};
+use crate::storage::{Contiguous, Indices, Output, RowKernel, Scalar, by_rows};
 use crate::{Context, Result};
 
 const OP: &str = "rotary";
@@ -30,15 +32,39 @@ impl RotaryEmbeddings for Context {
 
     fn rotary(&self, x: &Array, angles: &RotaryAngles, inverse: bool) -> Result<Array> {
         let of = x.host(OP)?;
-        let (x, cos) = (Contiguous::by(OP, self, of)?, Contiguous::locked(OP, angles.cos.host(OP)?)?);
+        let cos = Contiguous::locked(OP, angles.cos.host(OP)?)?;
         let sin = Contiguous::locked(OP, angles.sin.host(OP)?)?;
         let sizes = sizes(of.dims());
-        dispatch!(OP, of.dtype(), T => {
-            let mut y = unwritten::<T>(of.elem_count());
-            let rotation = Rotation { cos: cos.slice()?, sin: sin.slice()?, inverse };
-            rotary(self, sizes, rotation, x.slice::<T>()?, &mut y)?;
-            Ok(stored(self, y, of.shape().clone(), of.dtype())?.into())
-        })
+        let rotation = Rotation { cos: cos.slice()?, sin: sin.slice()?, inverse };
+        let output = Output { shape: of.shape().clone(), dtype: of.dtype() };
+        let [y] = by_rows(OP, self, sizes[0], [of], [output], &Rotate { sizes, rotation })?;
+        Ok(y.into())
+    }
+}
+
+/// The rotation of rows, each a position.
+struct Rotate<'a> {
+    /// Positions, heads and elements of a head.
+    sizes: [usize; 3],
+    rotation: Rotation<'a>,
+}
+
+impl RowKernel<1, 1> for Rotate<'_> {
+    fn run<T: Scalar>(
+        &self,
+        context: &Context,
+        rows: Range<usize>,
+        [x]: [&[T]; 1],
+        [y]: [&mut [T]; 1],
+    ) -> Result<()> {
+        let [positions, heads, dim] = self.sizes;
+        let Rotation { cos, sin, inverse } = self.rotation;
+        if rows.len() == positions {
+            return Ok(rotary(context, self.sizes, self.rotation, x, y)?);
+        }
+        let of_rows = rows.start * (dim / 2)..rows.end * (dim / 2);
+        let rotation = Rotation { cos: &cos[of_rows.clone()], sin: &sin[of_rows], inverse };
+        Ok(rotary(context, [rows.len(), heads, dim], rotation, x, y)?)
     }
 }
 
