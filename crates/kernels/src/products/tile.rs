@@ -55,6 +55,8 @@ pub(crate) struct Tile<'a> {
     /// The start of the first row in `a`, and the distance between rows.
     pub(crate) row: usize,
     pub(crate) row_stride: usize,
+    /// The distance between the pairs of a row: 1, or the length of lines that each have one pair of all rows, which are 1 apart.
+    pub(crate) step: usize,
     /// Rows of `width` pairs, one for every pair of the sum.
     pub(crate) b: &'a [u32],
     pub(crate) segments: &'a [Segment],
@@ -108,6 +110,26 @@ fn load_pairs(values: &[u32; LANES]) -> __m512bh {
     unsafe { std::mem::transmute::<[u32; LANES], __m512bh>(*values) }
 }
 
+/// Adds the products of a pair of each row and some vectors of pairs.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bf16")]
+fn add_products<const R: usize, const V: usize>(
+    values: &[u32; R],
+    b: &[[u32; LANES]; V],
+    sums: &mut [[__m512; V]; R],
+) {
+    let mut vectors = [load_pairs(&b[0]); V];
+    for v in 1..V {
+        vectors[v] = load_pairs(&b[v]);
+    }
+    for i in 0..R {
+        let value = pairs_of(_mm512_set1_epi32(values[i] as i32));
+        for v in 0..V {
+            sums[i][v] = _mm512_dpbf16_ps(sums[i][v], value, vectors[v]);
+        }
+    }
+}
+
 #[target_feature(enable = "avx512f,avx512bf16")]
 fn sums<const R: usize, const V: usize>(tile: &Tile<'_>, out: &mut [f32]) {
     let mut sums = [[_mm512_setzero_ps(); V]; R];
@@ -122,21 +144,24 @@ fn sums<const R: usize, const V: usize>(tile: &Tile<'_>, out: &mut [f32]) {
         }
     }
     for segment in tile.segments {
-        let mut rows: [&[u32]; R] = [&[]; R];
-        for (i, row) in rows.iter_mut().enumerate() {
-            *row = &tile.a[tile.row + i * tile.row_stride + segment.a..][..tile.pairs];
-        }
         let b = &tile.b[segment.b..segment.b + tile.pairs * V * LANES];
-        let b = b.as_chunks::<LANES>().0.as_chunks::<V>().0;
-        for (k, b) in b[..tile.pairs].iter().enumerate() {
-            let mut vectors = [load_pairs(&b[0]); V];
-            for v in 1..V {
-                vectors[v] = load_pairs(&b[v]);
+        let b = &b.as_chunks::<LANES>().0.as_chunks::<V>().0[..tile.pairs];
+        if tile.step == 1 {
+            let mut rows: [&[u32]; R] = [&[]; R];
+            for (i, row) in rows.iter_mut().enumerate() {
+                *row = &tile.a[tile.row + i * tile.row_stride + segment.a..][..tile.pairs];
             }
-            for i in 0..R {
-                let value = pairs_of(_mm512_set1_epi32(rows[i][k] as i32));
-                for v in 0..V {
-                    sums[i][v] = _mm512_dpbf16_ps(sums[i][v], value, vectors[v]);
+            for (k, b) in b.iter().enumerate() {
+                let mut values = [0; R];
+                for i in 0..R {
+                    values[i] = rows[i][k];
+                }
+                add_products(&values, b, &mut sums);
+            }
+        } else {
+            for (line, b) in tile.a[tile.row + segment.a..].chunks(tile.step).zip(b) {
+                if let Some(values) = line.first_chunk::<R>() {
+                    add_products(values, b, &mut sums);
                 }
             }
         }

@@ -167,6 +167,7 @@ impl<T: ToBf16> WithSimd for Block<'_, T> {
                             a: pixels,
                             row: image * in_image,
                             row_stride: in_image,
+                            step: 1,
                             b: packed,
                             segments: &segments,
                             pairs: PAIRS.min(pairs - start),

@@ -4,14 +4,16 @@
 //! in the second-level cache, multiplies it with every panel, and writes each finished piece of the result once. If the
 //! factors stand the other way round, the transpose is computed, whose pieces are turned as they are written.
 
+use std::ops::Range;
+
 use pulp::{Simd, WithSimd};
 
-use super::pack::{Form, PackLeft, PackPanel};
+use super::pack::{Form, PackLeft, PackPanel, line_len};
 use super::store::{Place, Store, Stored};
 use super::{RoundedFactor, RoundedResult};
 use crate::context::Context;
 use crate::matmul::Extent;
-use crate::products::singles::{GROUP, Singles};
+use crate::products::singles::Singles;
 #[cfg(target_arch = "x86_64")]
 use crate::products::tile::{Segment, Tile};
 use crate::products::{HasBf16, LANES, WIDEST};
@@ -97,9 +99,9 @@ impl Product<'_> {
                 RoundedFactor::F32(b) => context.dispatch(PackPanel { form, b, first, depth, to }),
             }
         });
-        // A few tasks for each thread, of whole blocks if there are enough rows.
-        let share = m.div_ceil(context.parts()).next_multiple_of(8).min(ROWS);
-        let share = share.max(m.div_ceil(context.parts() * 8) / ROWS * ROWS);
+        // As many tasks for each thread, of at most a block each; of several whole blocks if there are many rows.
+        let tasks = context.parts() * m.div_ceil(context.parts() * ROWS);
+        let share = m.div_ceil(tasks).next_multiple_of(8).max(m.div_ceil(context.parts() * 8) / ROWS * ROWS);
         let packed = &packed;
         let block = |(index, place): (usize, Place<'_, C>)| {
             let rows = share.min(m - index * share);
@@ -146,7 +148,7 @@ impl<C: Stored> WithSimd for Rows<'_, C> {
     fn with_simd<S: Simd>(mut self, simd: S) {
         let Self { context, rows, n, depth, .. } = self;
         let (stride, most) = (n.next_multiple_of(LANES), rows.min(ROWS));
-        let mut left = context.scratch(most.next_multiple_of(GROUP) * depth.min(DEPTH));
+        let mut left = context.scratch(self.room(most, depth.min(DEPTH)));
         // With one part of the sum, a panel's piece of the result is finished at once.
         let columns = if depth > DEPTH { stride } else { stride.min(COLUMNS) };
         let mut sums = context.scratch(most * columns);
@@ -155,10 +157,13 @@ impl<C: Stored> WithSimd for Rows<'_, C> {
             let count = ROWS.min(rows - row);
             for start in (0..depth.max(1)).step_by(DEPTH) {
                 let block = Block { row, count, start, depth: DEPTH.min(depth - start) };
-                let left = &mut left[..count.next_multiple_of(GROUP) * block.depth];
+                let left = &mut left[..self.room(count, block.depth)];
                 self.pack(simd, block, left);
                 for column in (0..stride).step_by(COLUMNS) {
                     let width = COLUMNS.min(stride - column);
+                    if self.multiply_in_place(block, left, column..column + width) {
+                        continue;
+                    }
                     let at = if depth > DEPTH { column * count } else { 0 };
                     let sums = &mut sums[at..at + count * width];
                     self.multiply(simd, block, left, column, sums);
@@ -174,6 +179,45 @@ impl<C: Stored> WithSimd for Rows<'_, C> {
 }
 
 impl<C: Stored> Rows<'_, C> {
+    /// The elements of a packed block.
+    fn room(&self, count: usize, depth: usize) -> usize {
+        match &self.a {
+            RoundedFactor::Bf16(a) => PackLeft::room(self.form, a, count, depth),
+            RoundedFactor::F32(a) => PackLeft::room(self.form, a, count, depth),
+        }
+    }
+
+    /// The distance between pairs of a row of a packed block, and that between rows.
+    fn left_strides(&self, block: Block) -> LeftStrides {
+        let is_transposed = match &self.a {
+            RoundedFactor::Bf16(a) => a.transposed,
+            RoundedFactor::F32(a) => a.transposed,
+        };
+        match is_transposed {
+            true => LeftStrides { step: line_len(block.count), row: 1 },
+            false => LeftStrides { step: 1, row: block.depth },
+        }
+    }
+
+    /// Multiplies a packed block and a panel of columns where the result is, without sums of its own, if that can be. Returns false
+    /// if not.
+    #[inline(always)]
+    fn multiply_in_place(&mut self, block: Block, left: &[f32], columns: Range<usize>) -> bool {
+        let strides = self.left_strides(block);
+        let (Some(has), Some(c)) = (self.has, self.place.singles()) else { return false };
+        let Block { row, count, start, depth } = block;
+        let is_whole = start == 0 && depth == self.depth && depth > 0 && columns.end <= self.n;
+        // A sum that began with the present result would be rounded otherwise.
+        if !is_whole || self.bias.is_some() || self.add {
+            return false;
+        }
+        let width = columns.len();
+        let b = &self.packed[columns.start * depth..][..depth * width];
+        let to = PairSums { first: row * self.n + columns.start, stride: self.n, count, width, add: false };
+        multiply_pairs(has, [left, b], depth, strides, to, c);
+        true
+    }
+
     /// Packs a block.
     #[inline(always)]
     fn pack<S: Simd>(&self, simd: S, block: Block, to: &mut [f32]) {
@@ -199,13 +243,35 @@ impl<C: Stored> Rows<'_, C> {
         let b = &self.packed[column * self.depth + start * width..][..depth * width];
         match self.has {
             None => Singles { a: left, b, depth, width, out: sums, add }.vectorized(simd),
-            Some(has) => multiply_pairs(has, [left, b], [depth, width], sums, add),
+            Some(has) => {
+                let to = PairSums { first: 0, stride: width, count, width, add };
+                multiply_pairs(has, [left, b], depth, self.left_strides(block), to, sums);
+            }
         }
     }
 }
 
+/// The distance between pairs of a row of a packed block, and that between rows.
+#[derive(Clone, Copy)]
+struct LeftStrides {
+    step: usize,
+    row: usize,
+}
+
+/// The place of the sums of a block's rows and a panel's columns in a slice.
+#[derive(Clone, Copy)]
+struct PairSums {
+    first: usize,
+    /// The distance between rows.
+    stride: usize,
+    count: usize,
+    width: usize,
+    /// True to add to the present sums.
+    add: bool,
+}
+
 #[cfg(not(target_arch = "x86_64"))]
-fn multiply_pairs(has: HasBf16, _: [&[f32]; 2], _: [usize; 2], _: &mut [f32], _: bool) {
+fn multiply_pairs(has: HasBf16, _: [&[f32]; 2], _: usize, _: LeftStrides, _: PairSums, _: &mut [f32]) {
     match has {}
 }
 
@@ -215,27 +281,28 @@ fn multiply_pairs(has: HasBf16, _: [&[f32]; 2], _: [usize; 2], _: &mut [f32], _:
 fn multiply_pairs(
     has: HasBf16,
     factors: [&[f32]; 2],
-    [depth, width]: [usize; 2],
+    depth: usize,
+    left: LeftStrides,
+    to: PairSums,
     sums: &mut [f32],
-    add: bool,
 ) {
     let [a, b] = factors.map(pulp::bytemuck::cast_slice::<f32, u32>);
-    let count = sums.len() / width;
     let mut row = 0;
-    while row < count {
-        let some = [8, 4, 2, 1].into_iter().find(|&some| row + some <= count).unwrap_or(1);
+    while row < to.count {
+        let some = [8, 4, 2, 1].into_iter().find(|&some| row + some <= to.count).unwrap_or(1);
         let tile = Tile {
             a,
-            row: row * depth,
-            row_stride: depth,
+            row: row * left.row,
+            row_stride: left.row,
+            step: left.step,
             b,
             segments: &[Segment { a: 0, b: 0 }],
             pairs: depth,
-            out: row * width,
-            out_stride: width,
-            add,
+            out: to.first + row * to.stride,
+            out_stride: to.stride,
+            add: to.add,
         };
-        tile.run(has, some, width / LANES, sums);
+        tile.run(has, some, to.width / LANES, sums);
         row += some;
     }
 }

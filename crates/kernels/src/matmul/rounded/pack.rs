@@ -94,6 +94,12 @@ impl<T: ToBf16> WithSimd for PackPanel<'_, T> {
     }
 }
 
+/// The elements of a line that has a pair of each of `count` rows. An odd number of cache lines, so that a column of them lies in all
+/// sets of the cache.
+pub(super) fn line_len(count: usize) -> usize {
+    (count.div_ceil(SIDE) | 1) * SIDE
+}
+
 /// Some rows of a, and the part of the sum that is packed: `count` rows of `depth` elements.
 pub(super) struct PackLeft<'a, T> {
     pub(super) form: Form,
@@ -106,16 +112,23 @@ pub(super) struct PackLeft<'a, T> {
 }
 
 impl<T: ToBf16> PackLeft<'_, T> {
-    /// Packs pairs in rows, and singles in the groups of [`Singles`](crate::products::singles::Singles).
+    /// The elements that a block of at most `count` rows by `depth` needs.
+    pub(super) fn room(form: Form, a: &Matrix<'_, T>, count: usize, depth: usize) -> usize {
+        match (form, a.transposed) {
+            (Form::Pairs, true) => line_len(count) * depth,
+            (Form::Pairs, false) | (Form::Singles, _) => count.next_multiple_of(GROUP) * depth,
+        }
+    }
+
+    /// Packs pairs in rows, or in lines of a pair of each row if the matrix is transposed, and singles in the groups of
+    /// [`Singles`](crate::products::singles::Singles).
     #[inline(always)]
     pub(super) fn run<S: Simd>(self, simd: S, context: &Context, to: &mut [f32]) {
         match (self.form, self.a.transposed) {
             (Form::Pairs, true) => {
-                let mut lines = context.scratch(self.depth * self.count);
-                for (at, line) in lines.chunks_exact_mut(self.count).enumerate() {
-                    self.line(at, line);
+                for (at, line) in to.chunks_exact_mut(line_len(self.count)).take(self.depth).enumerate() {
+                    self.line(at, &mut line[..self.count]);
                 }
-                transpose(simd, &lines, self.count, [self.depth, self.count], to, self.depth);
             }
             (Form::Pairs, false) => {
                 for (row, to) in to.chunks_exact_mut(self.depth).take(self.count).enumerate() {

@@ -12,6 +12,8 @@ use crate::transpose::transpose;
 pub(super) trait Stored: Send + Sized {
     /// Writes sums, or adds them.
     fn store(to: &mut [Self], sums: &[f32], add: bool);
+    /// The slice, if the type is f32.
+    fn singles(values: &mut [Self]) -> Option<&mut [f32]>;
 }
 
 impl Stored for f32 {
@@ -23,6 +25,10 @@ impl Stored for f32 {
             to.copy_from_slice(&sums[..to.len()]);
         }
     }
+
+    fn singles(values: &mut [Self]) -> Option<&mut [f32]> {
+        Some(values)
+    }
 }
 
 impl Stored for bf16 {
@@ -30,33 +36,45 @@ impl Stored for bf16 {
     fn store(to: &mut [Self], sums: &[f32], _: bool) {
         to.iter_mut().zip(sums).for_each(|(to, sum)| *to = Self::from_bits(round_bits(*sum)));
     }
+
+    fn singles(_: &mut [Self]) -> Option<&mut [f32]> {
+        None
+    }
 }
 
 /// The place of a task's rows in the result.
-pub(super) struct Place<'a, C> {
-    /// The rows, or if `turned`, the parts of all columns.
-    lines: Vec<&'a mut [C]>,
-    turned: bool,
+pub(super) enum Place<'a, C> {
+    /// Rows of `n` elements, one after the other.
+    Plain { rows: &'a mut [C], n: usize },
+    /// The parts of all columns.
+    Turned(Vec<&'a mut [C]>),
 }
 
-impl<'a, C> Place<'a, C> {
+impl<'a, C: Stored> Place<'a, C> {
     /// Splits a result of rows of `n` in tasks of `share` rows.
     pub(super) fn plain(c: &'a mut [C], n: usize, share: usize) -> Vec<Self> {
-        let lines = |c: &'a mut [C]| c.chunks_exact_mut(n).collect();
-        c.chunks_mut(share * n).map(|c| Self { lines: lines(c), turned: false }).collect()
+        c.chunks_mut(share * n).map(|rows| Self::Plain { rows, n }).collect()
+    }
+
+    /// The rows, if they are of f32 and lie one after the other.
+    pub(super) fn singles(&mut self) -> Option<&mut [f32]> {
+        match self {
+            Self::Plain { rows, .. } => C::singles(rows),
+            Self::Turned(_) => None,
+        }
     }
 
     /// Splits the transpose of a result, whose lines have `m` elements, in tasks of `share` of them.
     pub(super) fn turned(c: &'a mut [C], m: usize, share: usize) -> Vec<Self> {
         let count = c.len() / m;
-        let empty = || Self { lines: Vec::with_capacity(count), turned: true };
-        let mut places: Vec<Self> = (0..m.div_ceil(share)).map(|_| empty()).collect();
+        let mut places: Vec<Vec<&'a mut [C]>> = Vec::new();
+        places.resize_with(m.div_ceil(share), || Vec::with_capacity(count));
         for line in c.chunks_exact_mut(m) {
             for (place, part) in places.iter_mut().zip(line.chunks_mut(share)) {
-                place.lines.push(part);
+                place.push(part);
             }
         }
-        places
+        places.into_iter().map(Self::Turned).collect()
     }
 }
 
@@ -86,19 +104,23 @@ impl Store<'_> {
     ) {
         let Self { sums, width, rows, columns, bias, add } = self;
         let count = sums.len() / width;
-        if place.turned {
-            transpose(simd, sums, width, [count, columns.len()], turned, count);
-            let bias = bias.map(|bias| &bias[rows..rows + count]);
-            for (line, sums) in place.lines[columns].iter_mut().zip(turned.chunks_exact_mut(count)) {
-                with_bias(sums, bias);
-                C::store(&mut line[row..row + count], sums, add);
+        match place {
+            Place::Turned(lines) => {
+                transpose(simd, sums, width, [count, columns.len()], turned, count);
+                let bias = bias.map(|bias| &bias[rows..rows + count]);
+                for (line, sums) in lines[columns].iter_mut().zip(turned.chunks_exact_mut(count)) {
+                    with_bias(sums, bias);
+                    C::store(&mut line[row..row + count], sums, add);
+                }
             }
-            return;
-        }
-        let bias = bias.map(|bias| &bias[columns.clone()]);
-        for (line, sums) in place.lines[row..].iter_mut().zip(sums.chunks_exact_mut(width)) {
-            with_bias(sums, bias);
-            C::store(&mut line[columns.clone()], sums, add);
+            Place::Plain { rows, n } => {
+                let bias = bias.map(|bias| &bias[columns.clone()]);
+                let lines = rows.chunks_exact_mut(*n).skip(row);
+                for (line, sums) in lines.zip(sums.chunks_exact_mut(width)) {
+                    with_bias(sums, bias);
+                    C::store(&mut line[columns.clone()], sums, add);
+                }
+            }
         }
     }
 }
