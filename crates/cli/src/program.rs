@@ -30,6 +30,8 @@ pub struct PublishedRequest {
     pub eta: f64,
     /// The scale of classifier-free guidance.
     pub guidance: f64,
+    /// A text that pictures are guided away from; empty for none.
+    pub negative: String,
     /// The seed of the noise.
     pub seed: u64,
 }

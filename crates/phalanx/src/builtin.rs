@@ -51,6 +51,7 @@ fn sample(
         steps: request.steps,
         eta: request.eta,
         guidance: request.guidance,
+        negative: request.negative.clone(),
         seed: request.seed,
     };
     let pictures = pipeline.draw(&wanted)?;

@@ -102,6 +102,9 @@ struct DiffusionArgs {
     /// Diffusion: the scale of classifier-free guidance; 1 = off [default: as configured in model.guidance].
     #[arg(long, value_name = "SCALE")]
     guidance: Option<f64>,
+    /// Diffusion: a text that the pictures are guided away from, with a guidance other than 1.
+    #[arg(long, value_name = "TEXT")]
+    negative: Option<String>,
     /// Diffusion: ddpm, ddim, dpm-solver++ or euler [default: as configured in model.sampler].
     #[arg(long, value_name = "NAME")]
     sampler: Option<String>,
@@ -151,6 +154,10 @@ fn with_published(program: &Program, args: &SampleArgs, folder: &Path) -> Result
     check_eta(&args.diffusion, kind)?;
     let none = || CliError::Usage(format!("{} has no sampler of published weights", program.name()));
     let sampler = program.published_sampler().ok_or_else(none)?;
+    let guidance = args.diffusion.guidance.unwrap_or(7.5);
+    if args.diffusion.negative.is_some() && guidance == 1.0 {
+        return Err(CliError::Usage("--negative needs a --guidance other than 1".to_owned()));
+    }
     let request = PublishedRequest {
         folder: folder.to_owned(),
         precision: args.precision.unwrap_or(Precision::F32),
@@ -160,7 +167,8 @@ fn with_published(program: &Program, args: &SampleArgs, folder: &Path) -> Result
         sampler: kind.to_owned(),
         steps: args.diffusion.steps.unwrap_or(25) as usize,
         eta: args.diffusion.eta.unwrap_or(0.0),
-        guidance: args.diffusion.guidance.unwrap_or(7.5),
+        guidance,
+        negative: args.diffusion.negative.clone().unwrap_or_default(),
         seed: args.seed.unwrap_or(0),
     };
     let drawn = sampler(&request, &mut |line| out(line)).map_err(CliError::Failed)?;
@@ -186,6 +194,7 @@ fn configuration(args: &SampleArgs, mut resolved: Resolved) -> Result<Resolved, 
         ("columns", "sample.columns", args.columns.map(|columns| Value::Integer(columns.into()))),
         ("steps", "model.sample_steps", args.diffusion.steps.map(|steps| Value::Integer(steps.into()))),
         ("guidance", "model.guidance", args.diffusion.guidance.map(Value::Float)),
+        ("negative", "model.negative", args.diffusion.negative.clone().map(Value::String)),
         ("sampler", "model.sampler", args.diffusion.sampler.clone().map(Value::String)),
         ("eta", "model.eta", args.diffusion.eta.map(Value::Float)),
     ];

@@ -11,6 +11,8 @@ mod unet;
 
 mod autoencoder_kl;
 
+mod coordinates;
+
 pub mod schedule;
 
 mod objective;
@@ -20,6 +22,7 @@ pub mod samplers;
 mod sampling;
 
 pub use autoencoder_kl::{AutoencoderKL, AutoencoderKLConfig, LatentDistribution};
+pub use coordinates::{COORDINATES, with_coordinates};
 pub use objective::{NoisySamples, Objective};
 pub use sampling::{InitialImages, SamplingLoop, latent_mask};
 pub use schedule::{BetaSchedule, NoiseSchedule, Prediction};

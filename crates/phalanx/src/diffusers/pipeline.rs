@@ -37,6 +37,8 @@ pub struct Request {
     pub eta: f64,
     /// The scale of classifier-free guidance; 1 = off.
     pub guidance: f64,
+    /// A text that images are guided away from; empty for none.
+    pub negative: String,
     /// The seed of the noise.
     pub seed: u64,
 }
@@ -176,7 +178,7 @@ impl DiffusersPipeline {
         let dims = [self.unet.0.config().in_channels, size / factor, size / factor];
         let key = tape.session().key;
         let guidance = Guidance { scale: request.guidance, rescale: 0.0 };
-        let untold = if guidance.needs_both() { Some(self.tokens(&tape, "")?) } else { None };
+        let untold = if guidance.needs_both() { Some(self.tokens(&tape, &request.negative)?) } else { None };
         let mut pictures = Vec::with_capacity(request.prompts.len() * request.columns);
         for prompt in &request.prompts {
             let told = self.tokens(&tape, prompt)?;

@@ -182,6 +182,7 @@ fn request(prompts: &[&str]) -> Request {
         steps: 4,
         eta: 0.0,
         guidance: 7.5,
+        negative: String::new(),
         seed: 3,
     }
 }
@@ -202,6 +203,14 @@ fn pictures_are_drawn_from_32_and_16_bits() {
     assert!(distance(&pictures[0], &pictures[2]) > 1e-6, "prompts matter");
     let alone = wide.draw(&Request { columns: 1, ..request(&["the sea"]) }).expect("draws");
     assert_eq!(alone[0], pictures[2], "a picture does not depend on others that are drawn with it");
+    let of_sea = |guidance, negative: &str| {
+        let request =
+            Request { guidance, negative: negative.to_owned(), columns: 1, ..request(&["the sea"]) };
+        wide.draw(&request).expect("draws").remove(0)
+    };
+    assert!(distance(&of_sea(7.5, "a red bird"), &alone[0]) > 1e-4, "a negative prompt matters");
+    let off = distance(&of_sea(7.5, "the sea"), &of_sea(1.0, ""));
+    assert!(off < 1e-5, "away from its own prompt a picture is as without guidance: {off}");
     let rounded =
         open(half.path()).expect("opens").draw(&request(&["a red bird", "the sea"])).expect("draws");
     let off = pictures.iter().zip(&rounded).map(|(a, b)| distance(a, b)).fold(0.0, f32::max);

@@ -115,7 +115,7 @@ fn pixels_with_text_agree_under_every_strategy() {
 #[test]
 fn pixels_without_text_agree_under_a_strategy_of_each_kind() {
     strategies_agree(
-        "model.conditional=false model.schedule=linear model.prediction=v_prediction model.min_snr=5",
+        "model.conditional=false model.coordinates=true model.schedule=linear model.prediction=v_prediction model.min_snr=5",
         &[("ddp", 3, 0), ("zero2", 2, 1), ("fsdp", 3, 2)],
     );
 }
@@ -235,6 +235,7 @@ fn every_kind_of_drawing_is_drawn_and_seeds_decide() {
             "model.sampler=euler",
             "model.eta=0.5",
             "model.guidance=1",
+            "model.negative=\"a red circle\"",
             "model.sample_steps=3",
         ] {
             let picture = drawn(&run, &of(DrawingKind::Samples), &[set], 1);

@@ -1,7 +1,8 @@
 //! The trained network: a U-Net, and the text encoder of its captions.
 
 use phalanx_models::diffusion::{
-    TextCondition, UNet2DConditionConfig, UNet2DConditionModel, UNet2DConfig, UNet2DModel,
+    COORDINATES, TextCondition, UNet2DConditionConfig, UNet2DConditionModel, UNet2DConfig, UNet2DModel,
+    with_coordinates,
 };
 use phalanx_models::{ClipTextConfig, ClipTextEncoder, TextFeatures};
 use phalanx_tensor::{Buffer, Result, Scope, Tape, Value};
@@ -13,6 +14,8 @@ use phalanx_trainer::engine::TrainError;
 /// A U-Net, with a text encoder if it is conditional, and the scale of the images that it denoises.
 pub(super) struct Denoiser {
     unet: Unet,
+    /// Adds coordinates to the images.
+    has_coordinates: bool,
     /// The scaling factor of latent images; 0 until it is measured.
     scale: Buffer,
 }
@@ -31,10 +34,12 @@ impl Denoiser {
         text: Option<&ClipTextConfig>,
     ) -> Result<Self> {
         let place = scope.pp("unet");
+        let has_coordinates = settings.unet.coordinates;
+        let in_channels = channels + if has_coordinates { COORDINATES } else { 0 };
         let unet = match text {
             Some(text) => {
                 let config = UNet2DConditionConfig {
-                    in_channels: channels,
+                    in_channels,
                     out_channels: channels,
                     block_out_channels: settings.unet.widths.clone(),
                     attention: settings.unet.attention.clone(),
@@ -55,6 +60,7 @@ impl Denoiser {
             }
             None => {
                 let config = UNet2DConfig {
+                    in_channels,
                     block_out_channels: settings.unet.widths.clone(),
                     attention: settings.unet.attention.clone(),
                     layers_per_block: settings.unet.layers,
@@ -72,7 +78,7 @@ impl Denoiser {
                 Unet::Unconditional(Box::new(UNet2DModel::new(&place, &config)?))
             }
         };
-        Ok(Self { unet, scale: scope.buffer("latent_scale", 1, 0.0)? })
+        Ok(Self { unet, has_coordinates, scale: scope.buffer("latent_scale", 1, 0.0)? })
     }
 
     /// Returns the scaling factor of latent images, if it was measured.
@@ -107,6 +113,14 @@ impl Denoiser {
         timesteps: &[f64],
         features: Option<&TextFeatures>,
     ) -> Result<Value> {
+        let located;
+        let sample = match self.has_coordinates {
+            true => {
+                located = with_coordinates(tape, sample)?;
+                &located
+            }
+            false => sample,
+        };
         match (&self.unet, features) {
             (Unet::Conditional(both), Some(features)) => {
                 let pooled = both.0.config().projection_class_embeddings_input_dim.is_some();

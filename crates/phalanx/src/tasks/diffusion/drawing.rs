@@ -96,7 +96,11 @@ impl Diffusion {
         let prompts = &drawing.prompts;
         let told = self.denoiser.read(tape, &self.texts, prompts)?;
         let untold = match self.settings.guidance().needs_both() {
-            true => self.denoiser.read(tape, &self.texts, &[String::new()])?,
+            true => self.denoiser.read(
+                tape,
+                &self.texts,
+                std::slice::from_ref(&self.settings.sampling.negative),
+            )?,
             false => None,
         };
         let mut drawn = Vec::with_capacity(prompts.len() * drawing.columns);

@@ -44,6 +44,8 @@ phalanx_trainer::settings! {
         groups: usize = 8;
         /// Attention heads.
         heads: usize = 4;
+        /// Tell the network the coordinates of each position, in two further channels of its input (Liu et al. 2018).
+        coordinates: bool = false;
         /// Probability of dropping an element in residual blocks.
         dropout: f64 = 0.0;
         /// Residual blocks and attentions start as identities, and the prediction at zero.
@@ -80,6 +82,8 @@ phalanx_trainer::settings! {
         sample_steps: usize = 50;
         /// The scale of classifier-free guidance; 1 = off.
         guidance: f64 = 3.0;
+        /// A text that pictures are guided away from; empty = guidance is away from pictures without a caption.
+        negative: String = String::new();
         /// The share of a guided prediction that gets the deviation of the one with the caption.
         guidance_rescale: f64 = 0.0;
         /// DDIM: how much noise a step adds, from 0 to 1.
@@ -201,6 +205,11 @@ impl DiffusionSettings {
             (0.0..=1.0).contains(&rescale),
             "model.guidance_rescale",
             format!("model.guidance_rescale = {rescale} is not in [0, 1]"),
+        );
+        relations.require(
+            self.sampling.negative.is_empty() || (self.conditional && self.sampling.guidance != 1.0),
+            "model.negative",
+            "model.negative needs model.conditional, and a model.guidance other than 1".to_owned(),
         );
         relations.require(
             (0.0..=1.0).contains(&self.sampling.eta),
