@@ -9,6 +9,8 @@ use crate::reduce::sum_slice;
 use crate::softmax::row_max;
 
 use super::AttentionInputs;
+use super::few::{row_scores, weighted_rows};
+use super::operands::Rows;
 use super::packed::{PANEL, Packed, Panels, take};
 use super::tile::{KEYS, QUERIES, from_panel, parts, scores, weighted, within};
 
@@ -81,10 +83,18 @@ struct Row<T> {
     sum: f64,
 }
 
-/// Keys and values of a head, copied, and room for a block of queries.
+/// Queries of a sample for which keys and values are not worth a copy, as when a text is written token by token.
+const FEW: usize = 8;
+
+/// Keys and values of a head.
+enum KeysAndValues<'a, T> {
+    Copied { keys: Panels<'a, T>, values: Packed<'a, T> },
+    InPlace { keys: Rows<'a, T>, values: Rows<'a, T> },
+}
+
+/// Keys and values of a head, and room for a block of queries.
 struct Room<'a, T> {
-    keys: Panels<'a, T>,
-    values: Packed<'a, T>,
+    of: KeysAndValues<'a, T>,
     queries: &'a mut [T],
     scores: &'a mut [T],
     sums: &'a mut [T],
@@ -96,18 +106,22 @@ impl<T: Float> Queries<'_, T> {
         let dim = shape.dim;
         let queries = self.first..self.first + self.log_sums.len();
         let keys = from_panel(inputs.mask.union(shape, sample, queries.clone()));
-        let (copied, block) = (keys.len().next_multiple_of(PANEL) * dim, QUERIES * dim);
+        let are_few = shape.length < FEW;
+        let copied = if are_few { 0 } else { keys.len().next_multiple_of(PANEL) * dim };
+        let block = QUERIES * dim;
         context.with_scratch(2 * copied + 2 * block + QUERIES * KEYS, |mut rest: &mut [T]| {
             let key_head = self.head / shape.group();
             let (k, v) =
                 (inputs.operands.k(shape, sample, key_head), inputs.operands.v(shape, sample, key_head));
-            let mut room = Room {
-                keys: Panels::copy(context, k, keys.clone(), dim, take(&mut rest, copied)),
-                values: Packed::copy(v, keys, dim, take(&mut rest, copied)),
-                queries: take(&mut rest, block),
-                sums: take(&mut rest, block),
-                scores: rest,
+            let of = match are_few {
+                true => KeysAndValues::InPlace { keys: k, values: v },
+                false => KeysAndValues::Copied {
+                    keys: Panels::copy(context, k, keys.clone(), dim, take(&mut rest, copied)),
+                    values: Packed::copy(v, keys, dim, take(&mut rest, copied)),
+                },
             };
+            let mut room =
+                Room { of, queries: take(&mut rest, block), sums: take(&mut rest, block), scores: rest };
             for block in parts(queries, QUERIES) {
                 self.run_block(context, inputs, block, &mut room);
             }
@@ -135,7 +149,10 @@ impl<T: Float> Queries<'_, T> {
         let dropout = inputs.dropout(sample, self.head);
         for tile in parts(union.clone(), KEYS) {
             let begun = tile.start > union.start;
-            scores(context, q, &room.keys, &tile, room.scores);
+            match &room.of {
+                KeysAndValues::Copied { keys, .. } => scores(context, q, keys, &tile, room.scores),
+                KeysAndValues::InPlace { keys, .. } => row_scores(context, q, *keys, dim, &tile, room.scores),
+            }
             let scores = &mut room.scores[..count * KEYS];
             context.simd(
                 #[inline(always)]
@@ -153,7 +170,14 @@ impl<T: Float> Queries<'_, T> {
                     }
                 },
             );
-            weighted(context, scores, count, &tile, &room.values, begun, sums);
+            match &room.of {
+                KeysAndValues::Copied { values, .. } => {
+                    weighted(context, scores, count, &tile, values, begun, sums);
+                }
+                KeysAndValues::InPlace { values, .. } => {
+                    weighted_rows(context, scores, *values, &tile, begun, (&mut *sums, dim));
+                }
+            }
         }
         let first = queries.start - self.first;
         let results = self.out[first..].iter_mut().zip(&mut self.log_sums[first..]);

@@ -11,6 +11,7 @@
 //! [`Products::Bf16`](crate::Products::Bf16).
 
 mod backward;
+mod few;
 mod forward;
 mod mask;
 mod operands;

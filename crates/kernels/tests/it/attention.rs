@@ -176,7 +176,9 @@ fn singles(case: &Case, context: &Context, mask: AttentionMask<'_>) -> Results<f
 
 #[test]
 fn vectors_of_every_instruction_set_compute_what_f64_does() {
-    for (length, keys, dim) in [(1, 1, 16), (70, 70, 48), (65, 300, 64), (330, 330, 80)] {
+    for (length, keys, dim) in
+        [(1, 1, 16), (1, 300, 64), (3, 90, 48), (70, 70, 48), (65, 300, 64), (330, 330, 80)]
+    {
         let shape = AttentionShape { samples: 1, heads: 4, key_heads: 2, length, keys, dim };
         let case = Case::new(shape);
         let lengths = [keys as u32 - keys as u32 / 3];
