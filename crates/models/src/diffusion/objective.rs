@@ -76,6 +76,12 @@ impl Objective {
         Ok((ops::broadcast_mul(tape, &prediction, &roots)?, ops::broadcast_mul(tape, &target, &roots)?))
     }
 
+    /// Moves numbers in [0, 1) to the noisy end: u becomes s·u / (1 + (s − 1)·u), whose density at the end is s times the uniform one
+    /// (Esser et al. 2024). A shift of 1 changes nothing.
+    pub fn shifted(uniform: &[f64], shift: f64) -> Vec<f64> {
+        uniform.iter().map(|number| shift * number / (1.0 + (shift - 1.0) * number)).collect()
+    }
+
     /// Converts numbers in [0, 1) to timesteps.
     pub fn timesteps(&self, uniform: &[f64]) -> Vec<usize> {
         let last = self.schedule.len() - 1;

@@ -142,6 +142,10 @@ fn objectives_weigh_and_refuse() {
     assert!(refused.contains("v_prediction"), "{refused}");
     let objective = Objective::new(zero, Prediction::Velocity, Some(5.0)).expect("sound");
     assert_eq!(objective.timesteps(&[0.0, 0.5, 0.999_999_999]), [0, 500, 999]);
+    assert_eq!(Objective::shifted(&[0.0, 0.3, 0.5], 1.0), [0.0, 0.3, 0.5]);
+    let shifted = Objective::shifted(&[0.0, 0.5, 0.998, 1.0], 3.0);
+    assert_eq!([shifted[0], shifted[1], shifted[3]], [0.0, 0.75, 1.0]);
+    assert!(((1.0 - shifted[2]) * 3.0 / 0.002 - 1.0).abs() < 0.01, "three times as dense at the end");
     // In pure noise the velocity is the negative image.
     let tape = tape();
     let image = |value: f32| Value::constant(Tensor::full(value, (1, 1, 1, 2), &Device::Cpu).expect("small"));

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use candle_core::{Device, Tensor};
@@ -68,6 +69,8 @@ pub(super) struct Texts {
     config: ClipTextConfig,
     weights: String,
     known: Mutex<BTreeMap<String, Vec<u32>>>,
+    /// True once a caption was cut off, which is told once.
+    has_cut: AtomicBool,
 }
 
 impl Texts {
@@ -81,7 +84,13 @@ impl Texts {
             layers: settings.text_layers,
             embed: settings.embed,
         };
-        Ok(Self { tokenizer, config, weights: settings.text_weights.clone(), known: Mutex::default() })
+        Ok(Self {
+            tokenizer,
+            config,
+            weights: settings.text_weights.clone(),
+            known: Mutex::default(),
+            has_cut: AtomicBool::new(false),
+        })
     }
 
     /// Registers a model with the text encoder in it, the names of whose parameters begin with `prefix`, and has the
@@ -131,7 +140,23 @@ impl Texts {
         &self.config
     }
 
-    /// Token ids `[N, context]` of captions. What is too long for the context is cut off at its end.
+    /// Token ids of a caption. One that is too long for the context is cut off at its end, with a warning at the first.
+    fn ids(&self, caption: &str) -> Vec<u32> {
+        let context = self.config.context;
+        match self.tokenizer.encode(caption, context) {
+            Ok(ids) => ids,
+            Err(error) => {
+                if !self.has_cut.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(
+                        "{error}; the end of such captions is cut off (model.text_context = {context})"
+                    );
+                }
+                self.tokenizer.encode_truncated(caption, context)
+            }
+        }
+    }
+
+    /// Token ids `[N, context]` of captions.
     pub(super) fn encode(&self, captions: &[String]) -> Result<Tensor, TrainError> {
         let context = self.config.context;
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -141,7 +166,7 @@ impl Texts {
                 if known.len() >= KEPT {
                     known.clear();
                 }
-                known.insert(caption.clone(), self.tokenizer.encode_truncated(caption, context));
+                known.insert(caption.clone(), self.ids(caption));
             }
             ids.extend(known.get(caption).into_iter().flatten());
         }

@@ -68,6 +68,8 @@ phalanx_trainer::settings! {
         zero_snr: bool = false;
         /// Min-SNR weighting: a timestep counts as much as its signal-to-noise ratio, at most this; 0 = all alike.
         min_snr: f64 = 0.0;
+        /// Training draws noisy timesteps more often: those at the end this many times as often as evenly (Esser et al. 2024).
+        timestep_shift: f64 = 1.0;
         /// Probability of hiding a sample's caption, so that the network learns what guidance needs.
         drop_text: f64 = 0.1;
     }
@@ -233,6 +235,12 @@ impl DiffusionSettings {
 
     /// Checks the noise schedule.
     fn check_noise(&self, relations: &mut Relations<'_>) {
+        let shift = self.target.timestep_shift;
+        relations.require(
+            shift > 0.0 && shift.is_finite(),
+            "model.timestep_shift",
+            format!("model.timestep_shift = {shift} is not a number above 0"),
+        );
         relations.require(
             !(self.target.zero_snr && self.target.min_snr > 0.0),
             "model.min_snr",

@@ -86,7 +86,7 @@ impl Diffusion {
             step.tape.next_key().uniform(session.sample_offset, &mut drawn);
             drawn
         };
-        let timesteps = uniform();
+        let timesteps = Objective::shifted(&uniform(), self.settings.target.timestep_shift);
         let hidden = uniform().into_iter().map(|drawn| drawn < self.settings.target.drop_text).collect();
         self.error(step, &images, &Draws { noise, timesteps, hidden })
     }
