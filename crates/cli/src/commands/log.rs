@@ -4,6 +4,7 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Mutex;
 
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::{EnvFilter, Layer as _};
 
@@ -26,4 +27,13 @@ pub(super) fn to_file(path: &Path, traced: bool) -> Result<(), CliError> {
         false => tracing::subscriber::set_global_default(subscriber),
     };
     Ok(())
+}
+
+/// Writes warnings to standard error, for commands without a log.
+pub(super) fn warn_on_console() {
+    let console =
+        tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(false).without_time();
+    let console = console.with_target(false).with_filter(LevelFilter::WARN);
+    // Fails where a log was begun, which has the warnings.
+    let _ = tracing::subscriber::set_global_default(tracing_subscriber::registry().with(console));
 }

@@ -9,6 +9,7 @@ use toml::Value;
 use super::ending::ending;
 use super::error::CliError;
 use super::former_run::former_run_option;
+use super::log::warn_on_console;
 use super::resolve::task_alone;
 use super::trained_model::NamedModel;
 use crate::console::out;
@@ -124,6 +125,7 @@ enum InterpolationEnds {
 
 pub(super) fn run(program: &Program, args: &SampleArgs) -> Result<(), CliError> {
     ending("--out", &args.out, &Grid::ENDINGS)?;
+    warn_on_console();
     let path = match (&args.run, &args.diffusers) {
         (_, Some(folder)) => return with_published(program, args, folder),
         (Some(path), None) => path,

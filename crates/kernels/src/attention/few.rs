@@ -10,23 +10,45 @@ use crate::context::Context;
 use crate::float::Float;
 use crate::products::LANES;
 
-/// Multiplies rows, one after the other, with the positions of a tile, which are as wide.
-pub(super) fn row_scores<T: Float>(
-    context: &Context,
-    rows: &[T],
-    positions: Rows<'_, T>,
+/// The positions of a tile.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Positions<'a, T> {
+    /// From the first position on.
+    data: &'a [T],
+    /// The distance between positions.
+    width: usize,
+    count: usize,
+    /// Elements of a position.
     dim: usize,
-    tile: &Range<usize>,
-    to: &mut [T],
-) {
-    let first = tile.start * positions.width;
-    let (data, width, count) = (&positions.data[first..], positions.width, tile.len());
-    if let (Some(rows), Some(data)) = (T::singles(rows), T::singles(data))
-        && dim.is_multiple_of(LANES)
+}
+
+impl<'a, T: Float> Positions<'a, T> {
+    pub(super) fn new(of: Rows<'a, T>, tile: &Range<usize>, dim: usize) -> Self {
+        Self { data: &of.data[tile.start * of.width..], width: of.width, count: tile.len(), dim }
+    }
+
+    /// The positions if they are of f32, and of whole vectors.
+    fn singles(&self) -> Option<Positions<'a, f32>> {
+        let Self { data, width, count, dim } = *self;
+        let data = T::singles(data).filter(|_| dim.is_multiple_of(LANES))?;
+        Some(Positions { data, width, count, dim })
+    }
+
+    /// Each position with its place in `of_each`.
+    fn zip<'e, E>(&self, of_each: &'e [E]) -> impl Iterator<Item = (&'a [T], &'e E)> + use<'a, 'e, T, E> {
+        let dim = self.dim;
+        self.data.chunks(self.width).map(move |position| &position[..dim]).zip(&of_each[..self.count])
+    }
+}
+
+/// Multiplies rows, one after the other, with positions. Rows of `to` are [`KEYS`] apart.
+pub(super) fn row_scores<T: Float>(context: &Context, rows: &[T], positions: Positions<'_, T>, to: &mut [T]) {
+    if let (Some(rows), Some(positions)) = (T::singles(rows), positions.singles())
         && let Some(to) = T::singles_mut(to)
     {
-        return context.dispatch(Scores { rows, dim, data, width, count, to });
+        return context.dispatch(Scores { rows, positions, to });
     }
+    let Positions { data, width, count, dim } = positions;
     for (row, to) in rows.chunks_exact(dim).zip(to.chunks_mut(KEYS)) {
         for (position, to) in data.chunks(width).zip(&mut to[..count]) {
             *to = row.iter().zip(position).fold(T::ZERO, |sum, (a, b)| sum + *a * *b);
@@ -34,28 +56,24 @@ pub(super) fn row_scores<T: Float>(
     }
 }
 
-/// Multiplies the weights of a tile, rows of [`KEYS`], with its positions, of `dim` elements. Sums begin at 0 unless `add`.
+/// Multiplies weights, whose rows are [`KEYS`] apart, with positions. Sums begin at 0 unless `add`.
 pub(super) fn weighted_rows<T: Float>(
     context: &Context,
     weights: &[T],
-    positions: Rows<'_, T>,
-    tile: &Range<usize>,
+    positions: Positions<'_, T>,
     add: bool,
-    (sums, dim): (&mut [T], usize),
+    sums: &mut [T],
 ) {
-    let first = tile.start * positions.width;
-    let (data, width, count) = (&positions.data[first..], positions.width, tile.len());
     if !add {
         sums.fill(T::ZERO);
     }
-    if let (Some(weights), Some(data)) = (T::singles(weights), T::singles(data))
-        && dim.is_multiple_of(LANES)
+    if let (Some(weights), Some(positions)) = (T::singles(weights), positions.singles())
         && let Some(sums) = T::singles_mut(sums)
     {
-        return context.dispatch(Weighted { weights, dim, data, width, count, sums });
+        return context.dispatch(Weighted { weights, positions, sums });
     }
-    for (weights, sums) in weights.chunks(KEYS).zip(sums.chunks_exact_mut(dim)) {
-        for (position, weight) in data.chunks(width).zip(&weights[..count]) {
+    for (weights, sums) in weights.chunks(KEYS).zip(sums.chunks_exact_mut(positions.dim)) {
+        for (position, weight) in positions.zip(weights) {
             sums.iter_mut().zip(position).for_each(|(sum, value)| *sum += *weight * *value);
         }
     }
@@ -64,12 +82,7 @@ pub(super) fn weighted_rows<T: Float>(
 /// [`row_scores`] of f32.
 struct Scores<'a> {
     rows: &'a [f32],
-    /// A multiple of [`LANES`].
-    dim: usize,
-    /// Positions, `width` apart.
-    data: &'a [f32],
-    width: usize,
-    count: usize,
+    positions: Positions<'a, f32>,
     to: &'a mut [f32],
 }
 
@@ -78,7 +91,7 @@ impl WithSimd for Scores<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Self { rows, dim, data, width, count, to } = self;
+        let Self { rows, positions: Positions { data, width, count, dim }, to } = self;
         for (row, to) in rows.chunks_exact(dim).zip(to.chunks_mut(KEYS)) {
             let (row, row_rest) = S::as_simd_f32s(row).0.as_chunks::<2>();
             for (position, to) in data.chunks(width).zip(&mut to[..count]) {
@@ -101,12 +114,7 @@ impl WithSimd for Scores<'_> {
 /// [`weighted_rows`] of f32.
 struct Weighted<'a> {
     weights: &'a [f32],
-    /// A multiple of [`LANES`].
-    dim: usize,
-    /// Positions, `width` apart.
-    data: &'a [f32],
-    width: usize,
-    count: usize,
+    positions: Positions<'a, f32>,
     sums: &'a mut [f32],
 }
 
@@ -115,17 +123,16 @@ impl WithSimd for Weighted<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Self { weights, dim, data, width, count, sums } = self;
-        for (weights, sums) in weights.chunks(KEYS).zip(sums.chunks_exact_mut(dim)) {
-            let positions = || data.chunks(width).zip(&weights[..count]);
+        let Self { weights, positions, sums } = self;
+        for (weights, sums) in weights.chunks(KEYS).zip(sums.chunks_exact_mut(positions.dim)) {
             let (parts, rest) = S::as_mut_simd_f32s(sums).0.as_chunks_mut::<4>();
             let mut first = 0;
             for sums in parts {
-                add_weighted::<S, 4>(simd, positions(), first, sums);
+                add_weighted::<S, 4>(simd, positions.zip(weights), first, sums);
                 first += 4 * S::F32_LANES;
             }
             for sum in rest {
-                add_weighted::<S, 1>(simd, positions(), first, std::array::from_mut(sum));
+                add_weighted::<S, 1>(simd, positions.zip(weights), first, std::array::from_mut(sum));
                 first += S::F32_LANES;
             }
         }

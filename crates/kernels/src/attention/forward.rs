@@ -9,7 +9,7 @@ use crate::reduce::sum_slice;
 use crate::softmax::row_max;
 
 use super::AttentionInputs;
-use super::few::{row_scores, weighted_rows};
+use super::few::{Positions, row_scores, weighted_rows};
 use super::operands::Rows;
 use super::packed::{PANEL, Packed, Panels, take};
 use super::tile::{KEYS, QUERIES, from_panel, parts, scores, weighted, within};
@@ -151,7 +151,9 @@ impl<T: Float> Queries<'_, T> {
             let begun = tile.start > union.start;
             match &room.of {
                 KeysAndValues::Copied { keys, .. } => scores(context, q, keys, &tile, room.scores),
-                KeysAndValues::InPlace { keys, .. } => row_scores(context, q, *keys, dim, &tile, room.scores),
+                KeysAndValues::InPlace { keys, .. } => {
+                    row_scores(context, q, Positions::new(*keys, &tile, dim), room.scores);
+                }
             }
             let scores = &mut room.scores[..count * KEYS];
             context.simd(
@@ -175,7 +177,7 @@ impl<T: Float> Queries<'_, T> {
                     weighted(context, scores, count, &tile, values, begun, sums);
                 }
                 KeysAndValues::InPlace { values, .. } => {
-                    weighted_rows(context, scores, *values, &tile, begun, (&mut *sums, dim));
+                    weighted_rows(context, scores, Positions::new(*values, &tile, dim), begun, sums);
                 }
             }
         }

@@ -217,7 +217,13 @@ impl DiffusersPipeline {
     /// Encodes a text. Returns the hidden states of its tokens, [1, context, width].
     fn tokens(&self, tape: &Tape, text: &str) -> Result<Value, DiffusersError> {
         let context = self.text_config.context;
-        let mut ids = self.tokenizer.encode_truncated(text, context);
+        let mut ids = match self.tokenizer.encode(text, context) {
+            Ok(ids) => ids,
+            Err(error) => {
+                tracing::warn!("{error}; its end is cut off");
+                self.tokenizer.encode_truncated(text, context)
+            }
+        };
         if self.pads_with_end {
             let end = self.tokenizer.end();
             let first = ids.iter().position(|id| *id == end).unwrap_or(context);

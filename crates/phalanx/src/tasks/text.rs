@@ -215,15 +215,34 @@ impl Texts {
 #[cfg(test)]
 mod tests {
     use candle_core::DType;
+    use phalanx_data::{ShapeSpec, ShapesConfig, ShapesDataset};
     use phalanx_tensor::io::save_safetensors;
     use phalanx_tensor::{BuildOptions, Key, StoreBuilder};
 
     use super::*;
+    use crate::tasks::presets::PRESETS;
 
     fn store(texts: &Texts, seed: u64) -> ParamStore {
         let builder = StoreBuilder::new(BuildOptions { key: Key::new(seed), ..BuildOptions::default() });
         ClipTextEncoder::new(&builder.root().pp("text"), &texts.config).expect("new names");
         builder.build().expect("small")
+    }
+
+    #[test]
+    fn captions_of_shapes_fit_the_context_of_their_preset() {
+        let (_, preset) = PRESETS.iter().find(|(name, _)| *name == "shapes-diffusion").expect("a preset");
+        let context = preset.lines().find_map(|line| line.strip_prefix("text_context = ")).expect("a key");
+        let context: usize = context.parse().expect("a number");
+        let tokenizer = ClipTokenizer::with_vocab(4096).expect("in range");
+        let shapes =
+            ShapesDataset::new(ShapesConfig { len: 3000, ..ShapesConfig::default() }).expect("sound");
+        for index in 0..3000 {
+            let spec = shapes.spec(index).expect("in range");
+            for wording in 0..ShapeSpec::NUM_WORDINGS {
+                let caption = spec.caption(wording);
+                tokenizer.encode(&caption, context).unwrap_or_else(|error| panic!("{caption}: {error}"));
+            }
+        }
     }
 
     #[test]

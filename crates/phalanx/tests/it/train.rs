@@ -495,3 +495,18 @@ fn secrets_are_in_no_argument_environment_log_or_folder() {
         }
     });
 }
+
+#[test]
+fn captions_that_are_cut_off_are_told() {
+    let place = Place::new();
+    place.succeed("train tiny --ranks 1 --steps 1 --set model.text_context=8 --out cut");
+    let log = fs::read_to_string(place.path("cut/logs/rank-0.log")).expect("a log");
+    assert_eq!(log.matches("does not fit a context of 8").count(), 1, "{log}");
+    let told = |prompt: &str| {
+        let mut sample = place.command("sample cut --out cut.png --prompt");
+        let output = sample.arg(prompt).output().expect("it runs");
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stderr).contains("cut off")
+    };
+    assert!(told("a large red star in the center on a black background") && !told("a star"));
+}
