@@ -46,14 +46,23 @@ DEVICE void layer_norm(const X *x, const Wide<X> *gamma, const Wide<X> *beta, X 
     }
 }
 
+// Adds the gradient that the input has already, if there is one.
+template <int M, class G, class W> DEVICE void add_before(const G *before, Size at, W (&grads)[M]) {
+    if (!before) return;
+    W others[M];
+    load(before + at, others);
+#pragma unroll
+    for (int i = 0; i < M; ++i) grads[i] += others[i];
+}
+
 template <bool BLOCK, class X, class G>
-DEVICE void layer_norm_backward(const X *x, const G *dy, const Wide<X> *gamma, const Wide<X> *mean, const Wide<X> *inv_std, G *dx,
-                                Size rows, int width) {
+DEVICE void layer_norm_backward(const X *x, const G *dy, const Wide<X> *gamma, const Wide<X> *mean, const Wide<X> *inv_std, const G *before,
+                                G *dx, Size rows, int width) {
     typedef Wide<X> W;
     __shared__ W shared[32];
     constexpr int N = PackOf<X, G>::value;
     const auto group = Group<BLOCK>::make();
-    const bool packed = aligned(x, dy, dx, gamma) && width % N == 0;
+    const bool packed = aligned(x, dy, dx, gamma) && (!before || aligned(before)) && width % N == 0;
     const W share = W(1) / W(width);
     for (Size row = Size(blockIdx.x) * group.groups + group.index; row < rows; row += Size(gridDim.x) * group.groups) {
         const W middle = mean[row], inverse = inv_std[row];
@@ -82,6 +91,7 @@ DEVICE void layer_norm_backward(const X *x, const G *dy, const Wide<X> *gamma, c
 #pragma unroll
             for (int i = 0; i < M; ++i)
                 grads[i] = inverse * (grads[i] * factors[i] - mean_grad - (values[i] - middle) * slope);
+            add_before<M>(before, row * width + at, grads);
             store(dx + row * width + at, grads);
         });
     }
@@ -128,13 +138,13 @@ FOR_BF16(LAYER_NORM(bf16, bf16, float))
 FOR_F16(LAYER_NORM(f16, f16, float))
 
 #define LAYER_NORM_BACKWARD(S, X, G, W)                                                                                    \
-    KERNEL(layer_norm_backward_warp_##S, 256, const X *x, const G *dy, const W *gamma, const W *mean, const W *inv_std, G *dx, \
-           Size rows, int width) {                                                                                         \
-        layer_norm_backward<false>(x, dy, gamma, mean, inv_std, dx, rows, width);                                          \
+    KERNEL(layer_norm_backward_warp_##S, 256, const X *x, const G *dy, const W *gamma, const W *mean, const W *inv_std,    \
+           const G *before, G *dx, Size rows, int width) {                                                                 \
+        layer_norm_backward<false>(x, dy, gamma, mean, inv_std, before, dx, rows, width);                                          \
     }                                                                                                                      \
-    KERNEL(layer_norm_backward_block_##S, 256, const X *x, const G *dy, const W *gamma, const W *mean, const W *inv_std, G *dx, \
-           Size rows, int width) {                                                                                         \
-        layer_norm_backward<true>(x, dy, gamma, mean, inv_std, dx, rows, width);                                           \
+    KERNEL(layer_norm_backward_block_##S, 256, const X *x, const G *dy, const W *gamma, const W *mean, const W *inv_std,    \
+           const G *before, G *dx, Size rows, int width) {                                                                 \
+        layer_norm_backward<true>(x, dy, gamma, mean, inv_std, before, dx, rows, width);                                           \
     }                                                                                                                      \
     KERNEL(layer_norm_affine_##S, 256, const X *x, const G *dy, const W *mean, const W *inv_std, W *parts, Size rows, int width, \
            Size per_chunk) {                                                                                               \
@@ -181,12 +191,13 @@ DEVICE void rms_norm(const X *x, const Wide<X> *gamma, X *y, Wide<X> *inv_rms, S
 }
 
 template <bool BLOCK, class X, class G>
-DEVICE void rms_norm_backward(const X *x, const G *dy, const Wide<X> *gamma, const Wide<X> *inv_rms, G *dx, Size rows, int width) {
+DEVICE void rms_norm_backward(const X *x, const G *dy, const Wide<X> *gamma, const Wide<X> *inv_rms, const G *before, G *dx,
+                              Size rows, int width) {
     typedef Wide<X> W;
     __shared__ W shared[32];
     constexpr int N = PackOf<X, G>::value;
     const auto group = Group<BLOCK>::make();
-    const bool packed = aligned(x, dy, dx, gamma) && width % N == 0;
+    const bool packed = aligned(x, dy, dx, gamma) && (!before || aligned(before)) && width % N == 0;
     for (Size row = Size(blockIdx.x) * group.groups + group.index; row < rows; row += Size(gridDim.x) * group.groups) {
         const W inverse = inv_rms[row];
         W product = 0;
@@ -208,6 +219,7 @@ DEVICE void rms_norm_backward(const X *x, const G *dy, const Wide<X> *gamma, con
             load(gamma + at, factors);
 #pragma unroll
             for (int i = 0; i < M; ++i) grads[i] = inverse * (grads[i] * factors[i] - values[i] * slope);
+            add_before<M>(before, row * width + at, grads);
             store(dx + row * width + at, grads);
         });
     }
@@ -246,11 +258,13 @@ FOR_BF16(RMS_NORM(bf16, bf16, float))
 FOR_F16(RMS_NORM(f16, f16, float))
 
 #define RMS_NORM_BACKWARD(S, X, G, W)                                                                                              \
-    KERNEL(rms_norm_backward_warp_##S, 256, const X *x, const G *dy, const W *gamma, const W *inv_rms, G *dx, Size rows, int width) { \
-        rms_norm_backward<false>(x, dy, gamma, inv_rms, dx, rows, width);                                                          \
+    KERNEL(rms_norm_backward_warp_##S, 256, const X *x, const G *dy, const W *gamma, const W *inv_rms, const G *before, G *dx, \
+           Size rows, int width) {                                                                                                 \
+        rms_norm_backward<false>(x, dy, gamma, inv_rms, before, dx, rows, width);                                                          \
     }                                                                                                                              \
-    KERNEL(rms_norm_backward_block_##S, 256, const X *x, const G *dy, const W *gamma, const W *inv_rms, G *dx, Size rows, int width) { \
-        rms_norm_backward<true>(x, dy, gamma, inv_rms, dx, rows, width);                                                           \
+    KERNEL(rms_norm_backward_block_##S, 256, const X *x, const G *dy, const W *gamma, const W *inv_rms, const G *before, G *dx, \
+           Size rows, int width) {                                                                                                 \
+        rms_norm_backward<true>(x, dy, gamma, inv_rms, before, dx, rows, width);                                                           \
     }                                                                                                                              \
     KERNEL(rms_norm_weight_##S, 256, const X *x, const G *dy, const W *inv_rms, W *parts, Size rows, int width, Size per_chunk) {  \
         rms_norm_weight(x, dy, inv_rms, parts, rows, width, per_chunk);                                                            \

@@ -110,13 +110,13 @@ pub trait Dataset: Send + Sync {
         Ok(Path::new(self.name()).join(index.to_string()))
     }
 
-    /// Returns the weight of a sample: its loss is multiplied by the weight, and the sum over the global batch is
+    /// Returns the weight of a sample in an epoch, as [`get`](Dataset::get) returns it there: its loss is multiplied by the weight, and the sum over the global batch is
     /// divided by the sum of the weights. 1 by default. It must be cheap, since every rank asks for the weights of the
     /// whole global batch.
     ///
     /// # Errors
     /// If `index` is not below [`len`](Dataset::len).
-    fn weight(&self, index: usize) -> Result<f32> {
+    fn weight(&self, index: usize, _: u64) -> Result<f32> {
         check_index(self.name(), index, self.len())?;
         Ok(1.0)
     }

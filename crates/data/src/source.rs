@@ -33,11 +33,11 @@ pub trait BatchSource: Send + Sync {
         None
     }
 
-    /// Returns the weight of a sample; see [`Dataset::weight`].
+    /// Returns the weight of a sample in an epoch; see [`Dataset::weight`].
     ///
     /// # Errors
     /// If `index` is not below [`len`](BatchSource::len).
-    fn weight(&self, index: usize) -> Result<f32>;
+    fn weight(&self, index: usize, epoch: u64) -> Result<f32>;
 
     /// Returns the file of a sample; see [`Dataset::sample_path`]. By default it is the dataset's name and the index.
     ///
@@ -123,8 +123,8 @@ impl<D: Dataset + ?Sized + 'static, C: Collate<D::Item> + 'static> BatchSource f
         self.dataset.lengths()
     }
 
-    fn weight(&self, index: usize) -> Result<f32> {
-        self.dataset.weight(index)
+    fn weight(&self, index: usize, epoch: u64) -> Result<f32> {
+        self.dataset.weight(index, epoch)
     }
 
     fn sample_path(&self, index: usize) -> Result<PathBuf> {
@@ -207,9 +207,9 @@ impl BatchSource for SourceSubset {
         Some(self.indices.iter().map(|index| whole[*index]).collect())
     }
 
-    fn weight(&self, index: usize) -> Result<f32> {
+    fn weight(&self, index: usize, epoch: u64) -> Result<f32> {
         check_index(self.name(), index, self.len())?;
-        self.inner.weight(self.indices[index])
+        self.inner.weight(self.indices[index], epoch)
     }
 
     fn sample_path(&self, index: usize) -> Result<PathBuf> {

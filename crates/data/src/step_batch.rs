@@ -191,13 +191,13 @@ impl BatchMaker {
                 }
             }
         };
-        let of_true = indices[..valid].iter().map(|&index| self.source.weight(index));
+        let of_true = indices[..valid].iter().map(|&index| self.source.weight(index, epoch));
         let mut weights = of_true.collect::<Result<Vec<f32>>>()?;
         weights.resize(indices.len(), 0.0);
         // Added in the order of the global batch, so that all world sizes get the same sum.
         let mut global_weight = 0.0;
         for index in global {
-            global_weight += f64::from(self.source.weight(index)?);
+            global_weight += f64::from(self.source.weight(index, epoch)?);
         }
         let batch = batch.with_weights(weights)?;
         Ok(StepBatch { batch, indices, valid, micro_batches, global_samples, global_weight, epoch, step })

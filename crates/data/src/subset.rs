@@ -170,9 +170,9 @@ impl<D: Dataset + ?Sized> Dataset for Subset<D> {
         self.inner.sample_path(self.indices[index])
     }
 
-    fn weight(&self, index: usize) -> Result<f32> {
+    fn weight(&self, index: usize, epoch: u64) -> Result<f32> {
         check_index(&self.name, index, self.len())?;
-        self.inner.weight(self.indices[index])
+        self.inner.weight(self.indices[index], epoch)
     }
 }
 

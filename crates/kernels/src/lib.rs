@@ -131,7 +131,7 @@ pub use optim::{
     AdamOptions, EmaOptions, LambOptions, LionOptions, SgdOptions, adam_step, ema_step, lamb_direction,
     lamb_step, lion_step, sgd_step, trust_ratio,
 };
-pub use pieces::{Stored, StoredMut, by_rows};
+pub use pieces::{Stored, StoredMut, by_rows, by_rows_with_sums};
 pub use pool::{
     Pool2dShape, avg_pool2d_backward, avg_pool2d_forward, max_pool2d_backward, max_pool2d_forward,
     upsample_nearest2d_backward, upsample_nearest2d_forward,

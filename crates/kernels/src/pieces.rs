@@ -124,20 +124,39 @@ pub fn by_rows<const I: usize, const O: usize, E: From<KernelError> + Send>(
     context: &Context,
     count: usize,
     inputs: [Stored<'_>; I],
-    mut outputs: [StoredMut<'_>; O],
+    outputs: [StoredMut<'_>; O],
     kernel: impl Fn(&Context, Range<usize>, [&[f32]; I], [&mut [f32]; O]) -> Result<(), E> + Sync,
+) -> Result<(), E> {
+    let kernel = |context: &Context, rows, inputs: [&[f32]; I], outputs: [&mut [f32]; O], _: &mut [f32]| {
+        kernel(context, rows, inputs, outputs)
+    };
+    by_rows_with_sums(context, count, inputs, outputs, &mut [], kernel)
+}
+
+/// Does what [`by_rows`] does, and adds up `sums` over all rows: `kernel` writes the sums over its rows to its last argument.
+///
+/// # Errors
+/// Errors of [`by_rows`].
+pub fn by_rows_with_sums<const I: usize, const O: usize, E: From<KernelError> + Send>(
+    context: &Context,
+    count: usize,
+    inputs: [Stored<'_>; I],
+    mut outputs: [StoredMut<'_>; O],
+    sums: &mut [f32],
+    kernel: impl Fn(&Context, Range<usize>, [&[f32]; I], [&mut [f32]; O], &mut [f32]) -> Result<(), E> + Sync,
 ) -> Result<(), E> {
     let lens = [inputs.each_ref().map(Stored::len).to_vec(), outputs.each_ref().map(StoredMut::len).to_vec()];
     for len in lens.iter().flatten() {
         check_len("by_rows", "an array", len.checked_div(count).unwrap_or(0) * count, *len)?;
     }
+    sums.fill(0.0);
     if count == 0 {
         return Ok(());
     }
     if let (Some(inputs), Some(outputs)) =
         (all(inputs.map(Stored::singles)), all(outputs.each_mut().map(StoredMut::singles)))
     {
-        return kernel(context, 0..count, inputs, outputs);
+        return kernel(context, 0..count, inputs, outputs, sums);
     }
     let work = Work {
         context,
@@ -150,16 +169,22 @@ pub fn by_rows<const I: usize, const O: usize, E: From<KernelError> + Send>(
     let out_widths = outputs.each_ref().map(|output| output.len() / count);
     let width = work.widths.iter().chain(&out_widths).sum::<usize>();
     let rows = (PIECE / width.max(1)).max(1);
+    let mut of_pieces = vec![0.0; sums.len() * count.div_ceil(rows)];
+    let mut rest = &mut of_pieces[..];
     let pieces = (0..count).step_by(rows).map(|first| {
         let rows = first..(first + rows).min(count);
+        let sums = rest.split_off_mut(..sums.len()).unwrap_or_default();
         let mut at = 0..O;
         let outputs =
             outputs.each_mut().map(|output| output.take(rows.len() * out_widths[at.next().unwrap_or(0)]));
-        Piece { rows, outputs }
+        Piece { rows, outputs, sums }
     });
     context.run_each(pieces.collect(), |piece: Piece<'_, O>| {
         context.with_scratch(rows * width, |room: &mut [f32]| work.run(piece, room));
     });
+    for of_piece in of_pieces.chunks(sums.len().max(1)) {
+        sums.iter_mut().zip(of_piece).for_each(|(sum, part)| *sum += *part);
+    }
     work.failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
 }
 
@@ -173,6 +198,8 @@ fn all<T, const N: usize>(values: [Option<T>; N]) -> Option<[T; N]> {
 struct Piece<'a, const O: usize> {
     rows: Range<usize>,
     outputs: [StoredMut<'a>; O],
+    /// The sums over the rows.
+    sums: &'a mut [f32],
 }
 
 /// The work on each piece.
@@ -190,7 +217,7 @@ impl<const I: usize, K, E> Work<'_, I, K, E> {
     /// Computes a piece, with room for all its numbers.
     fn run<const O: usize>(&self, mut piece: Piece<'_, O>, mut room: &mut [f32])
     where
-        K: Fn(&Context, Range<usize>, [&[f32]; I], [&mut [f32]; O]) -> Result<(), E>,
+        K: Fn(&Context, Range<usize>, [&[f32]; I], [&mut [f32]; O], &mut [f32]) -> Result<(), E>,
     {
         let rows = piece.rows.clone();
         let mut at = 0..I;
@@ -206,7 +233,7 @@ impl<const I: usize, K, E> Work<'_, I, K, E> {
             Some((output, room)) => output.target(room),
             None => &mut [],
         });
-        if let Err(error) = (self.kernel)(&self.serial, rows, inputs, targets) {
+        if let Err(error) = (self.kernel)(&self.serial, rows, inputs, targets, piece.sums) {
             *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
         }
         for (output, room) in piece.outputs.iter_mut().zip(&rooms) {
@@ -258,6 +285,38 @@ mod tests {
             by_rows(&context, COUNT, [Stored::F32(&wide_a), Stored::F32(&wide_b)], outputs, sums)
                 .expect("rows");
             assert_eq!(plain, expected);
+        }
+    }
+
+    #[test]
+    fn sums_are_added_up_over_pieces_and_do_not_depend_on_threads() {
+        const COUNT: usize = 50_001;
+        let a: Vec<bf16> = (0..2 * COUNT).map(|i| bf16::from_f32((i % 97) as f32 * 0.21 - 10.0)).collect();
+        let of_columns =
+            |_: &Context, _: Range<usize>, [a]: [&[f32]; 1], [y]: [&mut [f32]; 1], sums: &mut [f32]| {
+                y.copy_from_slice(a);
+                a.chunks(2).for_each(|row| sums.iter_mut().zip(row).for_each(|(sum, a)| *sum += a));
+                Ok::<(), KernelError>(())
+            };
+        let found = [1, 3].map(|threads| {
+            let (mut y, mut sums) = (vec![bf16::ZERO; 2 * COUNT], [7.0; 2]);
+            let outputs = [StoredMut::Bf16(&mut y)];
+            by_rows_with_sums(
+                &Context::new(threads),
+                COUNT,
+                [Stored::Bf16(&a)],
+                outputs,
+                &mut sums,
+                of_columns,
+            )
+            .expect("whole rows");
+            assert_eq!(y, a);
+            sums
+        });
+        assert_eq!(found[0], found[1]);
+        for (column, sum) in found[0].into_iter().enumerate() {
+            let expected: f64 = a.iter().skip(column).step_by(2).map(|a| f64::from(a.to_f32())).sum();
+            assert!((f64::from(sum) - expected).abs() < 1e-5 * COUNT as f64, "{sum} instead of {expected}");
         }
     }
 

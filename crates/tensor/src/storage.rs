@@ -12,7 +12,7 @@ use phalanx_kernels::Context;
 use half::widened;
 
 pub(crate) use half::{RoundedOperand, cast, is_half, meet, met, operand, stored, wide, with_bf16_slice};
-pub(crate) use rows::{Output, RowKernel, by_rows};
+pub(crate) use rows::{Output, RowKernel, SummingRowKernel, by_rows, by_rows_with_sums};
 pub(crate) use unwritten::{AnyBits, unwritten};
 
 use crate::{Result, TensorError};

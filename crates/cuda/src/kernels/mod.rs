@@ -95,7 +95,7 @@ pub use pooling::{
     upsample_nearest2d_backward,
 };
 pub use random::{StreamKey, normal, uniform};
-pub use rms_norm::{rms_norm, rms_norm_backward};
+pub use rms_norm::{RmsNormInputs, rms_norm, rms_norm_backward};
 pub use rotary::{rotary, rotary_angles};
 pub use row_norms::{NormInputs, l2_normalise, l2_normalise_backward, layer_norm, layer_norm_backward};
 pub use scores::{drop_weights, scale_and_mask};

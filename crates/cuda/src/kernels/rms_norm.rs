@@ -31,21 +31,35 @@ pub fn rms_norm(gpu: &Gpu, x: &Slice, gamma: &Slice, width: usize, eps: f64) -> 
     Ok([y, inv_rms])
 }
 
-/// Computes the gradients of [`rms_norm`]: of the input, in dy's type, and of the weight, in the compute type. `inv_rms` is that
-/// which forward returned.
+/// The arguments of [`rms_norm_backward`]. Weight and `inv_rms` are of the compute type.
+#[derive(Debug, Clone, Copy)]
+pub struct RmsNormInputs<'a> {
+    /// The input.
+    pub x: &'a Slice,
+    /// The output's gradient.
+    pub dy: &'a Slice,
+    /// The weight.
+    pub gamma: &'a Slice,
+    /// 1/√(mean x² + eps), as forward returned it.
+    pub inv_rms: &'a Slice,
+}
+
+/// Computes the gradients of [`rms_norm`]: of the input, in dy's type, and of the weight, in the compute type. `before`, of dy's
+/// type, is a gradient that the input has already: that of the input is the sum of both.
 ///
 /// # Errors
 /// If lengths or types do not match.
 pub fn rms_norm_backward(
     gpu: &Gpu,
-    [x, dy]: [&Slice; 2],
-    gamma: &Slice,
-    inv_rms: &Slice,
+    from: RmsNormInputs<'_>,
+    before: Option<&Slice>,
     width: usize,
 ) -> Result<[Slice; 2]> {
     const FUNCTION: &str = "rms_norm_backward";
+    let RmsNormInputs { x, dy, gamma, inv_rms } = from;
     let (count, wide) = (row_count(FUNCTION, x, width)?, x.dtype().wide());
     check_len(FUNCTION, "dy", dy, x.len())?;
+    before.map_or(Ok(()), |before| check(FUNCTION, "before", before, dy.dtype(), x.len()))?;
     check(FUNCTION, "gamma", gamma, wide, width)?;
     check(FUNCTION, "inv_rms", inv_rms, wide, count)?;
     let suffix = backward_suffix(FUNCTION, x.dtype(), dy.dtype())?;
@@ -60,6 +74,7 @@ pub fn rms_norm_backward(
         .slice(dy)
         .slice(gamma)
         .slice(inv_rms)
+        .optional(before)
         .slice(&dx)
         .number(count as i64)
         .number(small)

@@ -57,15 +57,22 @@ pub fn layer_norm(
     Ok([y, mean, inv_std])
 }
 
-/// Computes the gradients of [`layer_norm`]: of the input, in dy's type; of weight and bias, in the compute type.
+/// Computes the gradients of [`layer_norm`]: of the input, in dy's type; of weight and bias, in the compute type. `before`, of dy's
+/// type, is a gradient that the input has already: that of the input is the sum of both.
 ///
 /// # Errors
 /// If lengths or types do not match.
-pub fn layer_norm_backward(gpu: &Gpu, from: NormInputs<'_>, width: usize) -> Result<[Slice; 3]> {
+pub fn layer_norm_backward(
+    gpu: &Gpu,
+    from: NormInputs<'_>,
+    before: Option<&Slice>,
+    width: usize,
+) -> Result<[Slice; 3]> {
     const FUNCTION: &str = "layer_norm_backward";
     let NormInputs { x, dy, gamma, mean, inv_std } = from;
     let (count, wide) = (row_count(FUNCTION, x, width)?, x.dtype().wide());
     check_len(FUNCTION, "dy", dy, x.len())?;
+    before.map_or(Ok(()), |before| check(FUNCTION, "before", before, dy.dtype(), x.len()))?;
     check(FUNCTION, "gamma", gamma, wide, width)?;
     check(FUNCTION, "mean", mean, wide, count)?;
     check(FUNCTION, "inv_std", inv_std, wide, count)?;
@@ -82,6 +89,7 @@ pub fn layer_norm_backward(gpu: &Gpu, from: NormInputs<'_>, width: usize) -> Res
         .slice(gamma)
         .slice(mean)
         .slice(inv_std)
+        .optional(before)
         .slice(&dx)
         .number(count as i64)
         .number(small)

@@ -114,7 +114,7 @@ impl Dataset for SentencesDataset {
         Ok(tokens)
     }
 
-    fn weight(&self, index: usize) -> Result<f32> {
+    fn weight(&self, index: usize, _: u64) -> Result<f32> {
         check_index(&self.name, index, self.len())?;
         Ok(self.config.length as f32)
     }

@@ -225,7 +225,7 @@ fn waiting_is_counted() {
     assert!(!loader.waited().is_zero());
 }
 
-/// Lines of a text by bytes; 0 is no byte of them.
+/// Lines of a text by bytes, without their last in odd epochs; 0 is no byte of them.
 struct Lines([&'static [u8]; 5]);
 
 impl Dataset for Lines {
@@ -239,12 +239,13 @@ impl Dataset for Lines {
         self.0.len()
     }
 
-    fn get(&self, index: usize, _epoch: u64) -> Result<Vec<u32>> {
-        Ok(self.0[index].iter().map(|byte| u32::from(*byte)).collect())
+    fn get(&self, index: usize, epoch: u64) -> Result<Vec<u32>> {
+        let line = &self.0[index][..self.0[index].len() - epoch as usize % 2];
+        Ok(line.iter().map(|byte| u32::from(*byte)).collect())
     }
 
-    fn weight(&self, index: usize) -> Result<f32> {
-        Ok(self.0[index].len() as f32 - 1.0)
+    fn weight(&self, index: usize, epoch: u64) -> Result<f32> {
+        Ok(self.get(index, epoch)?.len() as f32 - 1.0)
     }
 }
 
@@ -264,14 +265,16 @@ fn lines(world_size: usize, rank: usize) -> Vec<StepBatch> {
         tail: Tail::Pad,
     };
     let sampler = DistributedSampler::new(config).unwrap();
-    take(Loader::new(Arc::new(source), sampler, LoaderConfig::default(), (0, 0)).unwrap(), 2)
+    take(Loader::new(Arc::new(source), sampler, LoaderConfig::default(), (0, 0)).unwrap(), 4)
 }
 
 #[test]
 fn weights_are_the_datasets_and_add_up_to_one_number_on_all_ranks() {
     let alone = lines(1, 0);
-    // The predictions of the epoch: the characters of each line, since its line feed is predicted.
-    assert_eq!(alone.iter().map(|step| step.global_weight).sum::<f64>(), 3.0 + 11.0 + 5.0 + 17.0 + 4.0);
+    // The predictions of an epoch: the characters of each line, since its line feed is predicted in even ones.
+    let of_epochs =
+        [&alone[..2], &alone[2..]].map(|steps| steps.iter().map(|step| step.global_weight).sum::<f64>());
+    assert_eq!(of_epochs, [3.0 + 11.0 + 5.0 + 17.0 + 4.0, 2.0 + 10.0 + 4.0 + 16.0 + 3.0]);
     assert_eq!((alone[1].valid, alone[1].batch.len(), alone[1].batch.weights()[2]), (2, 3, 0.0));
     for (step, whole) in alone.iter().enumerate() {
         let mut sum = 0.0;
@@ -294,11 +297,11 @@ fn a_subset_of_a_source_gives_what_a_subset_of_the_dataset_gives() {
     let chosen = Subset::take(Odd::new(22, Fault::None), 9, 4).unwrap();
     let of_dataset = CollatedDataset::new(Arc::new(chosen), ImageCollation::new(plain()));
     let of_source = SourceSubset::take(whole.clone(), 9, 4).unwrap();
-    assert_eq!((of_source.len(), of_source.weight(8).unwrap()), (9, 1.0));
+    assert_eq!((of_source.len(), of_source.weight(8, 0).unwrap()), (9, 1.0));
     let indices = [8, 0, 3];
     let batch = of_source.batch(&indices, 2, &|| true).unwrap();
     assert_eq!(batch, of_dataset.batch(&indices, 2, &|| true).unwrap());
-    assert!(of_source.weight(9).is_err() && of_source.batch(&[9], 0, &|| true).is_err());
+    assert!(of_source.weight(9, 0).is_err() && of_source.batch(&[9], 0, &|| true).is_err());
     assert!(SourceSubset::take(whole, 23, 4).is_err());
 }
 

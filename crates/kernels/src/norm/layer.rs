@@ -1,14 +1,11 @@
 //! Layer normalisation over the rows of [R, C] (Ba et al. 2016).
 
-use super::rows::{rows_per_task, statistics};
+use super::rows::{in_blocks, rows_per_task, statistics};
 use super::{NormBackward, NormGrads, NormInput, NormOutput};
 use crate::context::Context;
 use crate::error::{Result, check_len};
 use crate::float::Float;
 use crate::reduce::{dot_slice, sum_slice};
-
-/// Columns whose affine gradients a task adds up.
-const COLUMNS: usize = 64;
 
 /// y = (x − mean)·inv_std·gamma + beta over each row. `x` is `[rows, width]`, `gamma` and `beta` are `[width]`, `mean` and
 /// `inv_std` are `[rows]`.
@@ -54,7 +51,7 @@ pub fn layer_norm_forward<T: Float>(
     Ok(())
 }
 
-/// Computes the gradients of layer norm.
+/// Computes the gradients of layer norm. `before` is a gradient that the input has already: dx is its sum with the norm's.
 ///
 /// # Errors
 /// If a length does not match the shape.
@@ -62,12 +59,14 @@ pub fn layer_norm_backward<T: Float>(
     context: &Context,
     [rows, width]: [usize; 2],
     from: NormBackward<'_, T>,
+    before: Option<&[T]>,
     to: NormGrads<'_, T>,
 ) -> Result<()> {
     const KERNEL: &str = "layer_norm_backward";
     let NormGrads { dx, dgamma, dbeta } = to;
     from.check(KERNEL, rows * width, width, rows)?;
     check_len(KERNEL, "dx", rows * width, dx.len())?;
+    check_len(KERNEL, "before", rows * width, before.map_or(rows * width, <[T]>::len))?;
     check_len(KERNEL, "dgamma", width, dgamma.len())?;
     check_len(KERNEL, "dbeta", width, dbeta.len())?;
     dgamma.fill(T::ZERO);
@@ -75,61 +74,69 @@ pub fn layer_norm_backward<T: Float>(
     if from.x.is_empty() {
         return Ok(());
     }
-    let per_task = rows_per_task(context, rows);
-    context.run_chunks(dx, per_task * width, |task, dx| {
-        context.simd(
-            #[inline(always)]
-            || {
-                for (offset, dx) in dx.chunks_exact_mut(width).enumerate() {
-                    input_row(from, task * per_task + offset, dx);
+    let mut sums = vec![T::ZERO; 2 * width];
+    in_blocks(
+        context,
+        width,
+        dx,
+        &mut sums,
+        #[inline(always)]
+        |rows, dx, sums| {
+            let (dgamma, dbeta) = sums.split_at_mut(width);
+            for (row, dx) in rows.zip(dx.chunks_exact_mut(width)) {
+                let from = Row::of(from, row, width);
+                from.input(dx);
+                from.affine(dgamma, dbeta);
+                if let Some(before) = before {
+                    dx.iter_mut().zip(&before[row * width..]).for_each(|(dx, before)| *dx += *before);
                 }
-            },
-        );
-    });
-    let columns = dgamma.chunks_mut(COLUMNS).zip(dbeta.chunks_mut(COLUMNS)).enumerate().collect();
-    context.run_each(columns, |(task, (dgamma, dbeta)): (usize, (&mut [T], &mut [T]))| {
-        context.simd(
-            #[inline(always)]
-            || affine(from, width, task * COLUMNS, dgamma, dbeta),
-        );
-    });
+            }
+        },
+    );
+    dgamma.copy_from_slice(&sums[..width]);
+    dbeta.copy_from_slice(&sums[width..]);
     Ok(())
 }
 
-/// The gradient of one row of the input.
-#[inline(always)]
-fn input_row<T: Float>(from: NormBackward<'_, T>, row: usize, dx: &mut [T]) {
-    let NormBackward { x, dy, gamma, mean, inv_std } = from;
-    let width = dx.len();
-    let (x, dy) = (&x[row * width..][..width], &dy[row * width..][..width]);
-    let (mean, inv_std) = (mean[row], inv_std[row]);
-    for ((dx, dy), gamma) in dx.iter_mut().zip(dy).zip(gamma) {
-        *dx = *dy * *gamma;
-    }
-    let mean_g = T::from_f64(sum_slice(dx) / width as f64);
-    let along = dot_slice(dx, x) - mean.to_f64() * mean_g.to_f64() * width as f64;
-    let slope = T::from_f64(along * inv_std.to_f64() * inv_std.to_f64() / width as f64);
-    for (dx, x) in dx.iter_mut().zip(x) {
-        *dx = inv_std * (*dx - mean_g - (*x - mean) * slope);
-    }
+/// One row of the inputs of backward.
+struct Row<'a, T> {
+    x: &'a [T],
+    dy: &'a [T],
+    gamma: &'a [T],
+    mean: T,
+    inv_std: T,
 }
 
-/// Adds the gradients of the affine parameters of columns `first..`. Rows are added in order, so that the sums do not depend
-/// on threads; in f32 a few thousand rows lose little.
-#[inline(always)]
-fn affine<T: Float>(
-    from: NormBackward<'_, T>,
-    width: usize,
-    first: usize,
-    dgamma: &mut [T],
-    dbeta: &mut [T],
-) {
-    let NormBackward { x, dy, mean, inv_std, .. } = from;
-    for (row, (mean, inv_std)) in mean.iter().zip(inv_std).enumerate() {
-        let at = row * width + first;
-        let (x, dy) = (&x[at..][..dgamma.len()], &dy[at..][..dgamma.len()]);
-        for (((dgamma, dbeta), x), dy) in dgamma.iter_mut().zip(dbeta.iter_mut()).zip(x).zip(dy) {
-            *dgamma += *dy * (*x - *mean) * *inv_std;
+impl<'a, T: Float> Row<'a, T> {
+    #[inline(always)]
+    fn of(from: NormBackward<'a, T>, row: usize, width: usize) -> Self {
+        let NormBackward { x, dy, gamma, mean, inv_std } = from;
+        let at = row * width..(row + 1) * width;
+        Self { x: &x[at.clone()], dy: &dy[at], gamma, mean: mean[row], inv_std: inv_std[row] }
+    }
+
+    /// Writes the gradient of the input.
+    #[inline(always)]
+    fn input(&self, dx: &mut [T]) {
+        let Self { x, dy, gamma, mean, inv_std } = *self;
+        for ((dx, dy), gamma) in dx.iter_mut().zip(dy).zip(gamma) {
+            *dx = *dy * *gamma;
+        }
+        let width = dx.len() as f64;
+        let mean_g = T::from_f64(sum_slice(dx) / width);
+        let along = dot_slice(dx, x) - mean.to_f64() * mean_g.to_f64() * width;
+        let slope = T::from_f64(along * inv_std.to_f64() * inv_std.to_f64() / width);
+        for (dx, x) in dx.iter_mut().zip(x) {
+            *dx = inv_std * (*dx - mean_g - (*x - mean) * slope);
+        }
+    }
+
+    /// Adds to the gradients of the weight and of the bias.
+    #[inline(always)]
+    fn affine(&self, dgamma: &mut [T], dbeta: &mut [T]) {
+        let Self { x, dy, mean, inv_std, .. } = *self;
+        for (((dgamma, dbeta), x), dy) in dgamma.iter_mut().zip(dbeta).zip(x).zip(dy) {
+            *dgamma += *dy * (*x - mean) * inv_std;
             *dbeta += *dy;
         }
     }

@@ -1,13 +1,10 @@
 //! Root mean square normalisation over the rows of [R, C] (Zhang & Sennrich 2019).
 
-use super::rows::rows_per_task;
+use super::rows::{in_blocks, rows_per_task};
 use crate::context::Context;
 use crate::error::{Result, check_len};
 use crate::float::Float;
 use crate::reduce::{dot_slice, sum_squared_deviations};
-
-/// Columns whose weight gradients a task adds up.
-const COLUMNS: usize = 64;
 
 /// Computes y = x·gamma/√(mean x² + eps) over each row. `x` and `y` are `[rows, width]`, `gamma` is `[width]`, and `inv_rms`
 /// `[rows]` gets 1/√(mean x² + eps).
@@ -62,7 +59,8 @@ pub struct RmsNormBackward<'a, T> {
     pub inv_rms: &'a [T],
 }
 
-/// Computes the gradients of the input and of the weights of [`rms_norm_forward`].
+/// Computes the gradients of the input and of the weights of [`rms_norm_forward`]. `before` is a gradient that the input has
+/// already: dx is its sum with the norm's.
 ///
 /// # Errors
 /// If a length does not match the shape.
@@ -70,6 +68,7 @@ pub fn rms_norm_backward<T: Float>(
     context: &Context,
     [rows, width]: [usize; 2],
     from: RmsNormBackward<'_, T>,
+    before: Option<&[T]>,
     [dx, dgamma]: [&mut [T]; 2],
 ) -> Result<()> {
     const KERNEL: &str = "rms_norm_backward";
@@ -77,6 +76,7 @@ pub fn rms_norm_backward<T: Float>(
     check_len(KERNEL, "x", rows * width, x.len())?;
     check_len(KERNEL, "dy", x.len(), dy.len())?;
     check_len(KERNEL, "dx", x.len(), dx.len())?;
+    check_len(KERNEL, "before", x.len(), before.map_or(x.len(), <[T]>::len))?;
     check_len(KERNEL, "gamma", width, gamma.len())?;
     check_len(KERNEL, "inv_rms", rows, inv_rms.len())?;
     check_len(KERNEL, "dgamma", width, dgamma.len())?;
@@ -84,47 +84,37 @@ pub fn rms_norm_backward<T: Float>(
     if x.is_empty() {
         return Ok(());
     }
-    let per_task = rows_per_task(context, rows);
-    context.run_chunks(dx, per_task * width, |task, dx| {
-        context.simd(
-            #[inline(always)]
-            || {
-                for (offset, dx) in dx.chunks_exact_mut(width).enumerate() {
-                    input_row(from, task * per_task + offset, dx);
+    in_blocks(
+        context,
+        width,
+        dx,
+        dgamma,
+        #[inline(always)]
+        |rows, dx, dgamma| {
+            for (row, dx) in rows.zip(dx.chunks_exact_mut(width)) {
+                let at = row * width..(row + 1) * width;
+                let (x, dy, inverse) = (&x[at.clone()], &dy[at.clone()], inv_rms[row]);
+                input_row([x, dy, gamma], inverse, dx);
+                for ((sum, x), dy) in dgamma.iter_mut().zip(x).zip(dy) {
+                    *sum += *dy * *x * inverse;
                 }
-            },
-        );
-    });
-    // A task has some columns of all rows, which it adds in order, so that the sums do not depend on threads.
-    context.run_chunks(dgamma, COLUMNS, |task, dgamma| {
-        let first = task * COLUMNS;
-        context.simd(
-            #[inline(always)]
-            || {
-                for (row, inverse) in inv_rms.iter().enumerate() {
-                    let at = row * width + first;
-                    let (x, dy) = (&x[at..][..dgamma.len()], &dy[at..][..dgamma.len()]);
-                    for ((sum, x), dy) in dgamma.iter_mut().zip(x).zip(dy) {
-                        *sum += *dy * *x * *inverse;
-                    }
+                if let Some(before) = before {
+                    dx.iter_mut().zip(&before[at]).for_each(|(dx, before)| *dx += *before);
                 }
-            },
-        );
-    });
+            }
+        },
+    );
     Ok(())
 }
 
 /// Computes the gradient of one row of the input.
 #[inline(always)]
-fn input_row<T: Float>(from: RmsNormBackward<'_, T>, row: usize, dx: &mut [T]) {
-    let RmsNormBackward { x, dy, gamma, inv_rms } = from;
-    let width = dx.len();
-    let (x, dy, inverse) = (&x[row * width..][..width], &dy[row * width..][..width], inv_rms[row]);
+fn input_row<T: Float>([x, dy, gamma]: [&[T]; 3], inverse: T, dx: &mut [T]) {
     for ((dx, dy), gamma) in dx.iter_mut().zip(dy).zip(gamma) {
         *dx = *dy * *gamma;
     }
     let squared = inverse.to_f64() * inverse.to_f64();
-    let slope = T::from_f64(dot_slice(dx, x) * squared / width as f64);
+    let slope = T::from_f64(dot_slice(dx, x) * squared / dx.len() as f64);
     for (dx, x) in dx.iter_mut().zip(x) {
         *dx = inverse * (*dx - *x * slope);
     }

@@ -1,8 +1,39 @@
-//! Statistics of rows of equal length.
+//! Rows of equal length: their statistics, and sums over them.
+
+use std::ops::Range;
 
 use crate::context::Context;
 use crate::float::Float;
 use crate::reduce::{sum_slice, sum_squared_deviations};
+
+/// Rows of which a task adds up the gradients of parameters. It does not depend on threads, and so neither do the sums.
+const BLOCK: usize = 32;
+
+/// Runs `block` on blocks of rows side by side. It gets the rows, their part of `dx`, and numbers to which it adds its part of
+/// `sums`. These are then added in the order of the blocks.
+pub(super) fn in_blocks<T: Float>(
+    context: &Context,
+    width: usize,
+    dx: &mut [T],
+    sums: &mut [T],
+    block: impl Fn(Range<usize>, &mut [T], &mut [T]) + Sync,
+) {
+    sums.fill(T::ZERO);
+    let (count, room) = (dx.len().div_ceil(BLOCK * width), sums.len());
+    let mut others = vec![T::ZERO; count.saturating_sub(1) * room];
+    let rooms = std::iter::once(&mut *sums).chain(others.chunks_mut(room));
+    let tasks = dx.chunks_mut(BLOCK * width).zip(rooms).enumerate().collect();
+    context.run_each(tasks, |(task, (dx, room)): (usize, (&mut [T], &mut [T]))| {
+        let first = task * BLOCK;
+        context.simd(
+            #[inline(always)]
+            || block(first..first + dx.len() / width, dx, room),
+        );
+    });
+    for room in others.chunks(room) {
+        sums.iter_mut().zip(room).for_each(|(sum, part)| *sum += *part);
+    }
+}
 
 /// Rows of a task.
 pub(super) fn rows_per_task(context: &Context, rows: usize) -> usize {

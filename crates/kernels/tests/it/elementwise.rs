@@ -187,8 +187,12 @@ fn layer_and_group_norm_have_unit_variance() {
     let (mut dx, mut dg, mut db) = (vec![0.0; x.len()], vec![0.0; 40], vec![0.0; 40]);
     let kept = NormBackward { x: &x, dy: &dy, gamma: &ones, mean: &m, inv_std: &s };
     let grads = NormGrads { dx: &mut dx, dgamma: &mut dg, dbeta: &mut db };
-    layer_norm_backward(&context, [6, 40], kept, grads).expect("sound");
+    layer_norm_backward(&context, [6, 40], kept, None, grads).expect("sound");
     assert!(dx.chunks(40).all(|row| row.iter().sum::<f32>().abs() < 1e-4));
+    let mut both = vec![0.0; x.len()];
+    let grads = NormGrads { dx: &mut both, dgamma: &mut dg, dbeta: &mut db };
+    layer_norm_backward(&context, [6, 40], kept, Some(&x), grads).expect("sound");
+    assert!(both.iter().zip(&dx).zip(&x).all(|((both, dx), x)| *both == dx + x));
     let (gamma, beta) = (vec![1.0_f32; 8], vec![0.0_f32; 8]);
     let (mut m, mut s) = (vec![0.0; 4], vec![0.0; 4]);
     let shape = GroupNormShape { batch: 2, channels: 8, plane: 15, groups: 2 };

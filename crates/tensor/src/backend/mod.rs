@@ -63,7 +63,9 @@ pub use lookups::Lookups;
 pub use losses::{CrossEntropy, CrossEntropyOptions, ElementLoss, ElementLossInputs, KlInputs, Losses};
 pub use low_rank::DeviceLowRank;
 pub use memory::{Memory, Transfers};
-pub use norms::{GroupShape, NormBackward, NormGrads, NormOutput, NormPass, Norms, RmsNormBackward};
+pub use norms::{
+    GroupShape, NormBackward, NormGrads, NormOutput, NormPass, Norms, RmsNormBackward, RmsNormGrads,
+};
 pub use pooling::{Pool2dShape, Pooling};
 pub use products::{Factor, LinearProduct, LinearWeightGrad, MatrixProduct, Products, WeightLayout};
 pub use random::{Dropout, Random};

@@ -51,10 +51,10 @@ pub struct NormBackward<'a> {
     pub inv_std: &'a Array,
 }
 
-/// The gradients of a normalisation; f32 for elements of 16 bits.
+/// The gradients of a normalisation. Those of parameters are f32 for elements of 16 bits.
 #[derive(Debug)]
 pub struct NormGrads {
-    /// The input's.
+    /// The input's. Of a group norm it is f32 for elements of 16 bits; of others it has the input's type.
     pub dx: Array,
     /// The weight's.
     pub dgamma: Array,
@@ -75,6 +75,15 @@ pub struct RmsNormBackward<'a> {
     pub inv_rms: &'a Array,
 }
 
+/// The gradients of a root mean square norm.
+#[derive(Debug)]
+pub struct RmsNormGrads {
+    /// The input's, of its type.
+    pub dx: Array,
+    /// The weight's; f32 for elements of 16 bits.
+    pub dgamma: Array,
+}
+
 /// Normalisation of samples on a back end. Statistics have the type of the arithmetic: f32 for elements of 16 bits.
 pub trait Norms {
     /// Normalises every row (the last dimension).
@@ -83,11 +92,12 @@ pub trait Norms {
     /// If the element types are not supported.
     fn layer_norm(&self, of: NormPass<'_>) -> Result<NormOutput>;
 
-    /// Returns the gradients of [`Norms::layer_norm`].
+    /// Returns the gradients of [`Norms::layer_norm`]. `before` is a gradient that the input has already, of a residual around the
+    /// norm: the input's is the sum of both, rounded once.
     ///
     /// # Errors
     /// If the element types are not supported.
-    fn layer_norm_backward(&self, from: NormBackward<'_>) -> Result<NormGrads>;
+    fn layer_norm_backward(&self, from: NormBackward<'_>, before: Option<&Array>) -> Result<NormGrads>;
 
     /// Normalises every group of channels of every sample.
     ///
@@ -108,11 +118,11 @@ pub trait Norms {
     /// If the element types are not supported.
     fn rms_norm(&self, x: &Array, gamma: &Array, eps: f64) -> Result<[Array; 2]>;
 
-    /// Returns the gradients of the input and of the weight of [`Norms::rms_norm`]; f32 for elements of 16 bits.
+    /// Returns the gradients of [`Norms::rms_norm`], with `before` as in [`Norms::layer_norm_backward`].
     ///
     /// # Errors
     /// If the element types are not supported.
-    fn rms_norm_backward(&self, from: RmsNormBackward<'_>) -> Result<[Array; 2]>;
+    fn rms_norm_backward(&self, from: RmsNormBackward<'_>, before: Option<&Array>) -> Result<RmsNormGrads>;
 
     /// Divides every row (the last dimension) by its length; a row of zeros stays. Returns the rows and the inverse lengths
     /// in f64.

@@ -37,7 +37,8 @@ pub fn layer_norm(tape: &Tape, x: &Value, gamma: &Value, beta: &Value, eps: f64)
     tape.push_remade(op, &[x, gamma, beta], normed.output, compute, move |tape, grad, grads| {
         let (dy, gamma) = (grad.contiguous()?, gamma_saved.array()?.contiguous()?);
         let from = NormBackward { x: &input, dy: &dy, gamma: &gamma, mean: &mean, inv_std: &inv_std };
-        hand_in(grads, dy.backend(tape.context()).layer_norm_backward(from)?)
+        let before = grads.take_contiguous(0)?;
+        hand_in(grads, dy.backend(tape.context()).layer_norm_backward(from, before.as_ref())?)
     })
 }
 
@@ -122,9 +123,10 @@ pub fn rms_norm(tape: &Tape, x: &Value, gamma: &Value, eps: f64) -> Result<Value
     tape.push_remade(OP, &[x, gamma], output, compute, move |tape, grad, grads| {
         let (dy, gamma) = (grad.contiguous()?, gamma_saved.array()?.contiguous()?);
         let from = RmsNormBackward { x: &input, dy: &dy, gamma: &gamma, inv_rms: &inv_rms };
-        let [dx, dgamma] = dy.backend(tape.context()).rms_norm_backward(from)?;
-        grads.add(0, dx)?;
-        grads.add(1, dgamma)
+        let before = grads.take_contiguous(0)?;
+        let computed = dy.backend(tape.context()).rms_norm_backward(from, before.as_ref())?;
+        grads.add(0, computed.dx)?;
+        grads.add(1, computed.dgamma)
     })
 }
 

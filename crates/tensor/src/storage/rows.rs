@@ -20,6 +20,43 @@ pub(crate) trait RowKernel<const I: usize, const O: usize>: Sync {
     ) -> Result<()>;
 }
 
+/// A [`RowKernel`] that adds up numbers over all rows too, such as the gradients of parameters.
+pub(crate) trait SummingRowKernel<const I: usize, const O: usize>: Sync {
+    /// Computes some rows, and writes the sums over them.
+    fn run<T: Scalar>(
+        &self,
+        context: &Context,
+        rows: Range<usize>,
+        inputs: [&[T]; I],
+        outputs: [&mut [T]; O],
+        sums: &mut [T],
+    ) -> Result<()>;
+}
+
+/// A kernel of rows that sums nothing.
+struct WithoutSums<'a, K>(&'a K);
+
+impl<const I: usize, const O: usize, K: RowKernel<I, O>> SummingRowKernel<I, O> for WithoutSums<'_, K> {
+    fn run<T: Scalar>(
+        &self,
+        context: &Context,
+        rows: Range<usize>,
+        inputs: [&[T]; I],
+        outputs: [&mut [T]; O],
+        _: &mut [T],
+    ) -> Result<()> {
+        self.0.run(context, rows, inputs, outputs)
+    }
+}
+
+/// The results of a [`SummingRowKernel`].
+#[derive(Debug)]
+pub(crate) struct RowsAndSums<const O: usize> {
+    pub(crate) outputs: [Tensor; O],
+    /// The sums, in f32, or in f64 for inputs of f64.
+    pub(crate) sums: Tensor,
+}
+
 /// The shape and the element type of a result. For inputs of f64 that is f64.
 #[derive(Debug, Clone)]
 pub(crate) struct Output {
@@ -36,27 +73,45 @@ pub(crate) fn by_rows<const I: usize, const O: usize>(
     outputs: [Output; O],
     kernel: &impl RowKernel<I, O>,
 ) -> Result<[Tensor; O]> {
+    Ok(by_rows_with_sums(op, context, count, inputs, outputs, 0, &WithoutSums(kernel))?.outputs)
+}
+
+/// Runs a kernel on all of `count` rows of contiguous CPU tensors, and adds up `sums` numbers over the rows.
+pub(crate) fn by_rows_with_sums<const I: usize, const O: usize>(
+    op: &'static str,
+    context: &Context,
+    count: usize,
+    inputs: [&Tensor; I],
+    outputs: [Output; O],
+    sums: usize,
+    kernel: &impl SummingRowKernel<I, O>,
+) -> Result<RowsAndSums<O>> {
     let reads = try_map(op, inputs, |input| Contiguous::locked(op, input))?;
     if inputs.iter().any(|input| input.dtype() == DType::F64) {
         let slices = try_map(op, reads.each_ref(), |read| read.slice::<f64>())?;
         let mut made = outputs.each_ref().map(|output| unwritten::<f64>(output.shape.elem_count()));
-        kernel.run(context, 0..count, slices, made.each_mut().map(|made| &mut made[..]))?;
+        let mut of_rows = vec![0.0; sums];
+        kernel.run(context, 0..count, slices, made.each_mut().map(|made| &mut made[..]), &mut of_rows)?;
         let mut made = made.into_iter();
-        return try_map(op, outputs, |output| tensor_from(made.next().unwrap_or_default(), output.shape));
+        let outputs =
+            try_map(op, outputs, |output| tensor_from(made.next().unwrap_or_default(), output.shape))?;
+        return Ok(RowsAndSums { outputs, sums: tensor_from(of_rows, sums)? });
     }
     let stored = try_map(op, reads.each_ref(), Contiguous::stored)?;
     let mut made = try_map(op, outputs.each_ref(), |output| OutputBuffer::new(op, output))?;
-    let run = |context: &Context, rows, inputs: [&[f32]; I], outputs: [&mut [f32]; O]| {
-        kernel.run(context, rows, inputs, outputs)
+    let run = |context: &Context, rows, inputs: [&[f32]; I], outputs: [&mut [f32]; O], sums: &mut [f32]| {
+        kernel.run(context, rows, inputs, outputs, sums)
     };
-    kernels::by_rows(context, count, stored, made.each_mut().map(OutputBuffer::target), run)?;
+    let (mut of_rows, targets) = (vec![0.0; sums], made.each_mut().map(OutputBuffer::target));
+    kernels::by_rows_with_sums(context, count, stored, targets, &mut of_rows, run)?;
     let mut made = made.into_iter();
-    try_map(op, outputs, |output| match made.next() {
+    let outputs = try_map(op, outputs, |output| match made.next() {
         Some(OutputBuffer::F32(values)) => tensor_from(values, output.shape),
         Some(OutputBuffer::Bf16(values)) => Ok(Tensor::from_vec(values, output.shape, &Device::Cpu)?),
         Some(OutputBuffer::F16(values)) => Ok(Tensor::from_vec(values, output.shape, &Device::Cpu)?),
         None => Err(TensorError::shape(op, "a result is missing")),
-    })
+    })?;
+    Ok(RowsAndSums { outputs, sums: tensor_from(of_rows, sums)? })
 }
 
 /// Maps each element.

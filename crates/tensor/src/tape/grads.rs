@@ -91,6 +91,15 @@ impl Grads<'_> {
         self.inputs[index].map(|slot| self.slots.types[slot])
     }
 
+    /// Takes the gradient that input `index` has so far, for an op that adds to it while it computes its own.
+    ///
+    /// # Errors
+    /// If memory cannot be allocated.
+    pub(crate) fn take_contiguous(&mut self, index: usize) -> Result<Option<Array>> {
+        let so_far = self.inputs[index].and_then(|slot| self.slots.take(slot));
+        so_far.map(|grad| grad.contiguous()).transpose()
+    }
+
     /// Adds a new contiguous gradient in unshared memory to that of input `index`.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use phalanx_tensor::backend::{
     AdamOptions, Array, AverageUpdate, BatchNormBackward, BatchNormMaps, BatchNormPass, BatchNorms,
     CrossEntropy, ElementLossInputs, EmaOptions, GroupShape, KlInputs, LambOptions, LayerwiseUpdates,
     LionOptions, LossScaleOutcome, LossScaleStep, Losses, NormBackward, NormGrads, NormOutput, NormPass,
-    Norms, ParamUpdate, RmsNormBackward, RunningStatistics, ScaledStep, SgdOptions, Updates,
+    Norms, ParamUpdate, RmsNormBackward, RmsNormGrads, RunningStatistics, ScaledStep, SgdOptions, Updates,
 };
 
 use super::Checking;
@@ -134,20 +134,22 @@ impl Norms for Checking {
         Ok([self.hide(&y)?, self.hide(&inv_rms)?])
     }
 
-    fn rms_norm_backward(&self, from: RmsNormBackward<'_>) -> Result<[Array; 2]> {
+    fn rms_norm_backward(&self, from: RmsNormBackward<'_>, before: Option<&Array>) -> Result<RmsNormGrads> {
         let open = |array| self.open("rms_norm", array);
         let (x, dy, gamma) = (&open(from.x)?, &open(from.dy)?, &open(from.gamma)?);
         let from = RmsNormBackward { x, dy, gamma, inv_rms: &open(from.inv_rms)? };
-        let [dx, dgamma] = self.cpu().rms_norm_backward(from)?;
-        Ok([self.hide(&dx)?, self.hide(&dgamma)?])
+        let before = before.map(open).transpose()?;
+        let RmsNormGrads { dx, dgamma } = self.cpu().rms_norm_backward(from, before.as_ref())?;
+        Ok(RmsNormGrads { dx: self.hide(&dx)?, dgamma: self.hide(&dgamma)? })
     }
 
     fn layer_norm(&self, of: NormPass<'_>) -> Result<NormOutput> {
         self.normalise(of, |of| self.cpu().layer_norm(of))
     }
 
-    fn layer_norm_backward(&self, from: NormBackward<'_>) -> Result<NormGrads> {
-        self.normalise_backward(from, |from| self.cpu().layer_norm_backward(from))
+    fn layer_norm_backward(&self, from: NormBackward<'_>, before: Option<&Array>) -> Result<NormGrads> {
+        let before = before.map(|before| self.open("norm", before)).transpose()?;
+        self.normalise_backward(from, |from| self.cpu().layer_norm_backward(from, before.as_ref()))
     }
 
     fn group_norm(&self, shape: GroupShape, of: NormPass<'_>) -> Result<NormOutput> {

@@ -30,6 +30,9 @@ pub(crate) const CASES: &[(&str, &[&[usize]], Run)] = &[
     ("gated functions", &[&[3, 6]], |t, v| ops::geglu(t, &v[0])),
     ("swiglu", &[&[3, 35], &[3, 35]], |t, v| ops::swiglu(t, &v[0], &v[1])),
     ("rms_norm", &[&[2, 90, 35], &[35]], |t, v| ops::rms_norm(t, &v[0], &v[1], 1e-5)),
+    ("rms_norm with a residual", &[&[2, 90, 35], &[35]], |t, v| {
+        ops::add(t, &v[0], &ops::rms_norm(t, &v[0], &v[1], 1e-5)?)
+    }),
     ("rotary", &[&[2, 3, 2, 6]], |t, v| {
         let positions = Tensor::new(&[[3_u32, 4, 0], [0, 1, 100]], &Device::Cpu)?;
         let [cos, sin] = ops::rotary_angles(t, &positions, &[1.0, 0.1, 0.003], 1.5)?;

@@ -196,6 +196,9 @@ fn normalisations() {
     let inputs =
         |dims: &[usize], affine: usize| [draw("x", dims), draw("gamma", &[affine]), draw("beta", &[affine])];
     check("layer_norm", &inputs(&[2, 3, 5], 5), |t, v| ops::layer_norm(t, &v[0], &v[1], &v[2], 1e-5));
+    check("layer_norm with a residual", &inputs(&[2, 3, 5], 5), |t, v| {
+        ops::add(t, &ops::layer_norm(t, &v[0], &v[1], &v[2], 1e-5)?, &v[0])
+    });
     for groups in [1, 2, 4] {
         check("group_norm", &inputs(&[2, 4, 3, 5], 4), |t, v| {
             ops::group_norm(t, &v[0], groups, &v[1], &v[2], 1e-5)
@@ -260,6 +263,9 @@ fn root_mean_square_norms() {
     for width in [5, 70] {
         check("rms_norm", &[draw("x", &[2, 3, width]), draw("gamma", &[width])], |t, v| {
             ops::rms_norm(t, &v[0], &v[1], 1e-3)
+        });
+        check("rms_norm with a residual", &[draw("x", &[2, 3, width]), draw("gamma", &[width])], |t, v| {
+            ops::add(t, &v[0], &ops::rms_norm(t, &v[0], &v[1], 1e-3)?)
         });
     }
 }

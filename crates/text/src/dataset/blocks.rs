@@ -17,13 +17,13 @@ pub trait SequenceLengths: Dataset<Item = Vec<u32>> {
 
 impl SequenceLengths for TokenSequences {
     fn length(&self, index: usize) -> Result<usize> {
-        Ok(self.weight(index)? as usize + 1)
+        Ok(self.weight(index, 0)? as usize + 1)
     }
 }
 
 impl SequenceLengths for SentencesDataset {
     fn length(&self, index: usize) -> Result<usize> {
-        Ok(self.weight(index)? as usize + 1)
+        Ok(self.weight(index, 0)? as usize + 1)
     }
 }
 

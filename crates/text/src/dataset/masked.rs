@@ -109,7 +109,7 @@ impl<D: SequenceLengths> Dataset for MaskedTexts<D> {
         Ok(MaskedSequence { tokens, places, originals })
     }
 
-    fn weight(&self, index: usize) -> Result<f32> {
+    fn weight(&self, index: usize, _: u64) -> Result<f32> {
         check_index(self.name(), index, self.len())?;
         Ok(self.chosen(self.texts.length(index)?) as f32)
     }

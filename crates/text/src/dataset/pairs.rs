@@ -78,7 +78,7 @@ impl Dataset for TokenPairs {
         Some(pairs.iter().map(|pair| pair.source.len().max(pair.target.len()) as u32).collect())
     }
 
-    fn weight(&self, index: usize) -> Result<f32> {
+    fn weight(&self, index: usize, _: u64) -> Result<f32> {
         check_index(self.name(), index, self.len())?;
         Ok(match &self.pairs {
             Source::Memory { pairs, .. } => pairs[index].target.len() as f32 + 1.0,

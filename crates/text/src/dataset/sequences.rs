@@ -101,7 +101,7 @@ impl Dataset for TokenSequences {
         self.part.stream.read(range.start, (range.end - range.start) as usize)
     }
 
-    fn weight(&self, index: usize) -> Result<f32> {
+    fn weight(&self, index: usize, _: u64) -> Result<f32> {
         check_index(&self.name, index, self.len())?;
         let range = &self.samples[index];
         Ok((range.end - range.start - 1) as f32)

@@ -191,7 +191,7 @@ impl Dataset for TokenWindows {
         Ok(PathBuf::from(place.part.stream.name()).join(place.begin.to_string()))
     }
 
-    fn weight(&self, index: usize) -> Result<f32> {
+    fn weight(&self, index: usize, _: u64) -> Result<f32> {
         check_index(&self.name, index, self.len())?;
         if self.config.documents == DocumentBorders::Joined {
             let place = self.place(index);

@@ -45,7 +45,7 @@ fn hidden_tokens_follow_from_seed_epoch_and_text() {
             let sequence = texts.get(index, epoch).expect("is there");
             let text = blocks(1010, 100).get(index, 0).expect("is there");
             let number = sequence.places.len();
-            assert_eq!(texts.weight(index).expect("is there"), number as f32);
+            assert_eq!(texts.weight(index, 0).expect("is there"), number as f32);
             assert_eq!(number, if index == 10 { 2 } else { 15 });
             assert_eq!(sequence.tokens.len(), text.len() + 2);
             assert_eq!((sequence.tokens[0], sequence.tokens[text.len() + 1]), (special.start, special.end));

@@ -37,7 +37,7 @@ proptest! {
             let weights = window.weights();
             prop_assert!(window.tokens.len() <= context + 1);
             let sum: f32 = weights.iter().sum();
-            prop_assert_eq!(windows.weight(index).expect("there"), sum);
+            prop_assert_eq!(windows.weight(index, 0).expect("there"), sum);
             prop_assert!(sum > 0.0);
             for (at, weight) in weights.iter().enumerate() {
                 prop_assert_eq!(window.tokens[at] + 1, window.tokens[at + 1]);
@@ -61,7 +61,7 @@ fn documents_apart_have_starts_and_no_prediction_across() {
     let first = windows_of.get(0, 0).expect("there");
     assert_eq!(first.starts, [0, 0, 0, 3, 3, 5, 5]);
     assert_eq!(first.weights(), [1.0, 1.0, 0.0, 1.0, 0.0, 1.0]);
-    assert_eq!(windows_of.weight(0).expect("there"), 4.0);
+    assert_eq!(windows_of.weight(0, 0).expect("there"), 4.0);
     let batch = WindowCollation::new(6)
         .collate(&mut Samples::new("w", &[0, 1], 0, &|index| windows_of.get(index, 0)))
         .expect("fits");
@@ -96,7 +96,7 @@ fn sequences_keep_their_lengths_and_long_ones_continue() {
         (0..sequences.len())
             .map(|index| {
                 let tokens = sequences.get(index, 0).expect("there");
-                assert_eq!(sequences.weight(index).expect("there") as usize, tokens.len() - 1);
+                assert_eq!(sequences.weight(index, 0).expect("there") as usize, tokens.len() - 1);
                 tokens.iter().map(|token| char::from(*token as u8)).collect()
             })
             .collect()
@@ -122,5 +122,5 @@ fn settings_out_of_range_are_refused() {
             .contains("1 tokens")
     );
     let some = windows(vec![memory(0..9)], 4, 4, DocumentBorders::Joined);
-    assert!(some.get(2, 0).is_err() && some.weight(2).is_err());
+    assert!(some.get(2, 0).is_err() && some.weight(2, 0).is_err());
 }

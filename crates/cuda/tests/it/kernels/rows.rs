@@ -85,7 +85,7 @@ fn layer_norm_and_its_gradients() {
                 let (mut dx, mut dgamma, mut dbeta) = (vec![0.0; len], vec![0.0; width], vec![0.0; width]);
                 let kept = NormBackward { x: &x, dy: &dy, gamma: &gamma, mean: &mean, inv_std: &inv_std };
                 let grads = NormGrads { dx: &mut dx, dgamma: &mut dgamma, dbeta: &mut dbeta };
-                cpu_layer_backward(&cpu(), [rows, width], kept, grads).unwrap();
+                cpu_layer_backward(&cpu(), [rows, width], kept, None, grads).unwrap();
                 let from = NormInputs {
                     x: &x_gpu,
                     dy: &dy_gpu,
@@ -93,11 +93,15 @@ fn layer_norm_and_its_gradients() {
                     mean: &mean_gpu,
                     inv_std: &inv_std_gpu,
                 };
-                let found = layer_norm_backward(gpu, from, width).unwrap();
+                let (before, before_gpu) = draw.slice(gpu, grad, len);
+                let found = layer_norm_backward(gpu, from, None, width).unwrap();
+                let with = layer_norm_backward(gpu, from, Some(&before_gpu), width).unwrap();
+                let both: Vec<f64> = dx.iter().zip(&before).map(|(dx, before)| dx + before).collect();
                 let tolerance = if wide == ElementType::F64 { 1e-10 } else { 1e-5 };
                 let largest = |values: &[f64]| values.iter().fold(0.0_f64, |most, v| most.max(v.abs()));
                 let terms = largest(&dy) * largest(&gamma) * largest(&inv_std);
                 assert_of(gpu, &what, &found[0], &dx, tolerance, terms);
+                assert_of(gpu, &what, &with[0], &both, tolerance, terms + largest(&before));
                 assert_within(gpu, &what, &found[1], &dgamma, tolerance);
                 assert_within(gpu, &what, &found[2], &dbeta, tolerance);
             }

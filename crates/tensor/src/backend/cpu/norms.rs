@@ -2,19 +2,20 @@
 
 use std::ops::Range;
 
-use candle_core::{DType, Shape, Tensor};
+use candle_core::{DType, Device, Shape, Tensor};
 use phalanx_kernels::{
     self as kernels, Float as _, GroupNormShape, NormInput, group_norm_backward, group_norm_forward,
     layer_norm_backward, layer_norm_forward, rms_norm_backward, rms_norm_forward,
 };
 
 use crate::backend::{
-    Array, GroupShape, NormBackward, NormGrads, NormOutput, NormPass, Norms, RmsNormBackward,
+    Array, GroupShape, NormBackward, NormGrads, NormOutput, NormPass, Norms, RmsNormBackward, RmsNormGrads,
 };
 use crate::storage::{
-    Contiguous, Output, RowKernel, Scalar, by_rows, dispatch, stored, tensor_from, unwritten,
+    Contiguous, Output, RowKernel, Scalar, SummingRowKernel, by_rows, by_rows_with_sums, dispatch, stored,
+    tensor_from, unwritten,
 };
-use crate::{Context, Result};
+use crate::{Context, Result, TensorError};
 
 /// The inputs of a backward, locked for reading.
 struct Reads<'a> {
@@ -57,7 +58,7 @@ fn sizes(GroupShape { dims: [batch, channels, plane], groups }: GroupShape) -> G
 /// The normalised input, of its type, and two numbers of each row.
 fn normed(input: &Tensor, rows: usize) -> [Output; 3] {
     let of_rows = Output { shape: Shape::from(rows), dtype: DType::F32 };
-    [Output { shape: input.shape().clone(), dtype: input.dtype() }, of_rows.clone(), of_rows]
+    [like(input), of_rows.clone(), of_rows]
 }
 
 struct LayerNorm<'a> {
@@ -99,6 +100,61 @@ impl RowKernel<1, 2> for RmsNorm<'_> {
     }
 }
 
+struct LayerNormGrads<'a> {
+    gamma: &'a Contiguous<'a>,
+}
+
+struct RmsNormGradient<'a> {
+    gamma: &'a Contiguous<'a>,
+}
+
+impl SummingRowKernel<5, 1> for LayerNormGrads<'_> {
+    fn run<T: Scalar>(
+        &self,
+        context: &Context,
+        rows: Range<usize>,
+        [x, dy, mean, inv_std, before]: [&[T]; 5],
+        [dx]: [&mut [T]; 1],
+        sums: &mut [T],
+    ) -> Result<()> {
+        let gamma = self.gamma.slice()?;
+        let (dgamma, dbeta) = sums.split_at_mut(gamma.len());
+        let from = kernels::NormBackward { x, dy, gamma, mean, inv_std };
+        let to = kernels::NormGrads { dx, dgamma, dbeta };
+        Ok(layer_norm_backward(context, [rows.len(), gamma.len()], from, given(before), to)?)
+    }
+}
+
+impl SummingRowKernel<4, 1> for RmsNormGradient<'_> {
+    fn run<T: Scalar>(
+        &self,
+        context: &Context,
+        rows: Range<usize>,
+        [x, dy, inv_rms, before]: [&[T]; 4],
+        [dx]: [&mut [T]; 1],
+        dgamma: &mut [T],
+    ) -> Result<()> {
+        let gamma = self.gamma.slice()?;
+        let from = kernels::RmsNormBackward { x, dy, gamma, inv_rms };
+        Ok(rms_norm_backward(context, [rows.len(), gamma.len()], from, given(before), [dx, dgamma])?)
+    }
+}
+
+/// A tensor without elements, in place of a gradient that there is not.
+fn nothing(like: &Tensor) -> Result<Tensor> {
+    Ok(Tensor::zeros(0, like.dtype(), &Device::Cpu)?)
+}
+
+/// The gradient that the input has already, if there is one.
+fn given<T>(before: &[T]) -> Option<&[T]> {
+    (!before.is_empty()).then_some(before)
+}
+
+/// A result of the input's shape and type.
+fn like(input: &Tensor) -> Output {
+    Output { shape: input.shape().clone(), dtype: input.dtype() }
+}
+
 impl Norms for Context {
     fn layer_norm(&self, of: NormPass<'_>) -> Result<NormOutput> {
         let NormPass { x, gamma, beta, eps } = of;
@@ -113,24 +169,20 @@ impl Norms for Context {
         Ok(NormOutput { output: output.into(), mean: mean.into(), inv_std: inv_std.into() })
     }
 
-    fn layer_norm_backward(&self, from: NormBackward<'_>) -> Result<NormGrads> {
+    fn layer_norm_backward(&self, from: NormBackward<'_>, before: Option<&Array>) -> Result<NormGrads> {
         const OP: &str = "layer_norm";
-        let input = from.x.host(OP)?;
-        let width = input.dims().last().copied().unwrap_or(0);
-        let rows = input.elem_count() / width.max(1);
-        let reads = Reads::of(OP, self, from)?;
-        dispatch!(OP, input.dtype(), T => {
-            let kept = reads.slices::<T>()?;
-            let mut dx = unwritten::<T>(kept.x.len());
-            let (mut dgamma, mut dbeta) = (vec![T::default(); width], vec![T::default(); width]);
-            let grads = kernels::NormGrads { dx: &mut dx, dgamma: &mut dgamma, dbeta: &mut dbeta };
-            layer_norm_backward(self, [rows, width], kept, grads)?;
-            Ok(NormGrads {
-                dx: tensor_from(dx, input.shape().clone())?.into(),
-                dgamma: tensor_from(dgamma, width)?.into(),
-                dbeta: tensor_from(dbeta, width)?.into(),
-            })
-        })
+        let NormBackward { x, dy, gamma, mean, inv_std } = from;
+        let (input, weight) = (x.host(OP)?, gamma.host(OP)?);
+        let (width, gamma) = (weight.elem_count(), Contiguous::by(OP, self, weight)?);
+        let none = nothing(input)?;
+        let before = before.map_or(Ok(&none), |before| before.host(OP))?;
+        let inputs = [input, dy.host(OP)?, mean.host(OP)?, inv_std.host(OP)?, before];
+        let (rows, outputs) = (input.elem_count() / width.max(1), [like(input)]);
+        let kernel = LayerNormGrads { gamma: &gamma };
+        let made = by_rows_with_sums(OP, self, rows, inputs, outputs, 2 * width, &kernel)?;
+        let ([dx], sums) = (made.outputs, made.sums);
+        let part = |at| Ok::<_, TensorError>(sums.narrow(0, at, width)?.copy()?);
+        Ok(NormGrads { dx: dx.into(), dgamma: part(0)?.into(), dbeta: part(width)?.into() })
     }
 
     fn group_norm(&self, shape: GroupShape, of: NormPass<'_>) -> Result<NormOutput> {
@@ -185,25 +237,19 @@ impl Norms for Context {
         Ok(made.map(Array::from))
     }
 
-    fn rms_norm_backward(&self, from: RmsNormBackward<'_>) -> Result<[Array; 2]> {
+    fn rms_norm_backward(&self, from: RmsNormBackward<'_>, before: Option<&Array>) -> Result<RmsNormGrads> {
         const OP: &str = "rms_norm";
-        let input = from.x.host(OP)?;
-        let width = input.dims().last().copied().unwrap_or(0);
-        let rows = input.elem_count() / width.max(1);
-        let (x, dy) = (Contiguous::by(OP, self, input)?, Contiguous::by(OP, self, from.dy.host(OP)?)?);
-        let gamma = Contiguous::by(OP, self, from.gamma.host(OP)?)?;
-        let inv_rms = Contiguous::by(OP, self, from.inv_rms.host(OP)?)?;
-        dispatch!(OP, input.dtype(), T => {
-            let (mut dx, mut dgamma) = (unwritten::<T>(input.elem_count()), unwritten::<T>(width));
-            let from = kernels::RmsNormBackward {
-                x: x.slice::<T>()?,
-                dy: dy.slice()?,
-                gamma: gamma.slice()?,
-                inv_rms: inv_rms.slice()?,
-            };
-            rms_norm_backward(self, [rows, width], from, [&mut dx, &mut dgamma])?;
-            Ok([tensor_from(dx, input.shape().clone())?.into(), tensor_from(dgamma, width)?.into()])
-        })
+        let RmsNormBackward { x, dy, gamma, inv_rms } = from;
+        let (input, weight) = (x.host(OP)?, gamma.host(OP)?);
+        let (width, gamma) = (weight.elem_count(), Contiguous::by(OP, self, weight)?);
+        let none = nothing(input)?;
+        let before = before.map_or(Ok(&none), |before| before.host(OP))?;
+        let inputs = [input, dy.host(OP)?, inv_rms.host(OP)?, before];
+        let (rows, outputs) = (input.elem_count() / width.max(1), [like(input)]);
+        let made =
+            by_rows_with_sums(OP, self, rows, inputs, outputs, width, &RmsNormGradient { gamma: &gamma })?;
+        let [dx] = made.outputs;
+        Ok(RmsNormGrads { dx: dx.into(), dgamma: made.sums.into() })
     }
 
     fn l2_normalise(&self, x: &Array) -> Result<(Array, Array)> {

@@ -5,7 +5,7 @@ use phalanx_cuda::{Slice, kernels};
 use super::Cuda;
 use crate::Result;
 use crate::backend::{
-    Array, GroupShape, NormBackward, NormGrads, NormOutput, NormPass, Norms, RmsNormBackward,
+    Array, GroupShape, NormBackward, NormGrads, NormOutput, NormPass, Norms, RmsNormBackward, RmsNormGrads,
 };
 
 impl Cuda {
@@ -46,10 +46,12 @@ impl Norms for Cuda {
         Ok(self.normed(x, kernels::layer_norm(self.gpu(), from.slice()?, g, b, from.width(), eps)?))
     }
 
-    fn layer_norm_backward(&self, from: NormBackward<'_>) -> Result<NormGrads> {
+    fn layer_norm_backward(&self, from: NormBackward<'_>, before: Option<&Array>) -> Result<NormGrads> {
         const OP: &str = "layer_norm";
         let width = self.open(OP, from.x)?.width();
-        let grads = kernels::layer_norm_backward(self.gpu(), self.norm_inputs(OP, from)?, width)?;
+        let before = before.map(|before| self.slice(OP, before)).transpose()?;
+        let inputs = self.norm_inputs(OP, from)?;
+        let grads = kernels::layer_norm_backward(self.gpu(), inputs, before, width)?;
         Ok(self.norm_grads(from.x, grads))
     }
 
@@ -85,14 +87,20 @@ impl Norms for Cuda {
         Ok([self.array(y, x.shape().clone()), self.array(inv_rms, rows)])
     }
 
-    fn rms_norm_backward(&self, from: RmsNormBackward<'_>) -> Result<[Array; 2]> {
+    fn rms_norm_backward(&self, from: RmsNormBackward<'_>, before: Option<&Array>) -> Result<RmsNormGrads> {
         const OP: &str = "rms_norm";
         let RmsNormBackward { x, dy, gamma, inv_rms } = from;
-        let (input, gamma) = (self.open(OP, x)?, self.slice(OP, gamma)?);
-        let (width, inputs) = (input.width(), [input.slice()?, self.slice(OP, dy)?]);
-        let inv_rms = self.slice(OP, inv_rms)?;
-        let [dx, dgamma] = kernels::rms_norm_backward(self.gpu(), inputs, gamma, inv_rms, width)?;
-        Ok([self.array(dx, x.shape().clone()), self.array(dgamma, width)])
+        let input = self.open(OP, x)?;
+        let width = input.width();
+        let inputs = kernels::RmsNormInputs {
+            x: input.slice()?,
+            dy: self.slice(OP, dy)?,
+            gamma: self.slice(OP, gamma)?,
+            inv_rms: self.slice(OP, inv_rms)?,
+        };
+        let before = before.map(|before| self.slice(OP, before)).transpose()?;
+        let [dx, dgamma] = kernels::rms_norm_backward(self.gpu(), inputs, before, width)?;
+        Ok(RmsNormGrads { dx: self.array(dx, x.shape().clone()), dgamma: self.array(dgamma, width) })
     }
 
     fn l2_normalise(&self, x: &Array) -> Result<(Array, Array)> {

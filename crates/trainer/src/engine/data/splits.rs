@@ -107,12 +107,12 @@ impl SplitSource {
     }
 }
 
-/// Adds up the weights of samples, if `train.tokens` needs them.
+/// Adds up the weights that samples have in the first epoch, if `train.tokens` needs them.
 fn weight_of(source: &dyn BatchSource, config: &Config) -> Result<f64, TrainError> {
     if config.train.tokens == 0 {
         return Ok(0.0);
     }
-    (0..source.len()).try_fold(0.0, |sum, index| Ok(sum + f64::from(source.weight(index)?)))
+    (0..source.len()).try_fold(0.0, |sum, index| Ok(sum + f64::from(source.weight(index, 0)?)))
 }
 
 impl Data {
