@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use phalanx_tensor::Precision;
 use phalanx_trainer::config::{Catalogue, Config, ConfigError, Resolved};
@@ -32,8 +33,8 @@ pub struct PublishedRequest {
     pub guidance: f64,
     /// A text that pictures are guided away from; empty for none.
     pub negative: String,
-    /// The seed of the noise.
-    pub seed: u64,
+    /// The seed of the noise, or one for each column.
+    pub seeds: Vec<u64>,
 }
 
 /// Pictures made with published weights.
@@ -43,6 +44,8 @@ pub struct PublishedPictures {
     pub size: usize,
     /// Values of each picture in `[3, size, size]`, from -1 to 1, row by row of the grid.
     pub pictures: Vec<Vec<f32>>,
+    /// The time that they took, without reading weights.
+    pub time: Duration,
 }
 
 /// Makes pictures with published weights. The closure gets a line that describes the weights, before the work begins.

@@ -1,6 +1,7 @@
 //! The program `phalanx`.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use phalanx_cli::{Program, PublishedPictures, PublishedRequest};
 use phalanx_tensor::{Context, TensorError};
@@ -52,8 +53,18 @@ fn sample(
         eta: request.eta,
         guidance: request.guidance,
         negative: request.negative.clone(),
-        seed: request.seed,
+        seed: 0,
     };
-    let pictures = pipeline.draw(&wanted)?;
-    Ok(PublishedPictures { size: pipeline.size(&wanted), pictures })
+    let start = Instant::now();
+    let pictures = match *request.seeds {
+        [seed] => pipeline.draw(&Request { seed, ..wanted.clone() })?,
+        ref seeds => {
+            // A column is the first of its seed.
+            let one = |seed: &u64| pipeline.draw(&Request { seed: *seed, columns: 1, ..wanted.clone() });
+            let of_seeds: Vec<_> = seeds.iter().map(one).collect::<Result<_, _>>()?;
+            let row = |prompt: usize| of_seeds.iter().map(move |pictures| pictures[prompt].clone());
+            (0..wanted.prompts.len()).flat_map(row).collect()
+        }
+    };
+    Ok(PublishedPictures { size: pipeline.size(&wanted), pictures, time: start.elapsed() })
 }

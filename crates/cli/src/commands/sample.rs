@@ -1,6 +1,7 @@
 //! `phalanx sample`: pictures for prompts, from a trained run or from published weights.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Args;
 use phalanx_tensor::Precision;
@@ -49,8 +50,11 @@ pub(super) struct SampleArgs {
     #[arg(long)]
     columns: Option<u32>,
     /// The seed of the noise [default: as configured in train.seed].
-    #[arg(long)]
+    #[arg(long, conflicts_with = "seeds")]
     seed: Option<u64>,
+    /// A seed for each picture of a prompt: each column is the first that `--seed` with this number draws.
+    #[arg(long, value_name = "N,N,…", value_delimiter = ',', conflicts_with_all = ["columns", "strip", "between"])]
+    seeds: Vec<u64>,
     #[command(flatten)]
     diffusion: DiffusionArgs,
     /// Diffusion: each prompt's row shows one picture on its way from noise.
@@ -135,13 +139,35 @@ pub(super) fn run(program: &Program, args: &SampleArgs) -> Result<(), CliError> 
     let NamedModel { model, resolved, .. } = NamedModel::open(program, path, choice)?;
     let resolved = configuration(args, resolved)?;
     let config = &resolved.config;
-    let seed = args.seed.unwrap_or(config.train.seed);
     let drawing = drawing(args, config.sample.columns, config.model.image_size)?;
     let to = (args.out.as_path(), args.style.grid());
-    sample_model(&task_alone(program, config)?, &model, config, &drawing, seed, to)
+    let seeds = args.seeds(config.train.seed);
+    let report = sample_model(&task_alone(program, config)?, &model, config, &drawing, &seeds, to)
         .map_err(CliError::failed)?;
     out(&format!("{} (weights after step {})", args.out.display(), model.step));
+    let steps = config.get("model.sample_steps").as_ref().and_then(Value::as_integer);
+    out(&speed(report.samples, report.time, steps));
     Ok(())
+}
+
+impl SampleArgs {
+    /// The seeds of the columns, or the one of all.
+    fn seeds(&self, default: u64) -> Vec<u64> {
+        match self.seeds.is_empty() {
+            true => vec![self.seed.unwrap_or(default)],
+            false => self.seeds.clone(),
+        }
+    }
+}
+
+/// Tells how fast pictures were drawn, with the network's steps for each if it has several.
+fn speed(pictures: usize, time: Duration, steps: Option<i64>) -> String {
+    let seconds = time.as_secs_f64().max(1e-9);
+    let each = if pictures == 1 { "picture" } else { "pictures" };
+    let of_steps = steps.map_or_else(String::new, |steps| {
+        format!(", {steps} steps each, {:.1} steps a second", pictures as f64 * steps as f64 / seconds)
+    });
+    format!("{pictures} {each} in {seconds:.1} s: {:.1} a minute{of_steps}", pictures as f64 * 60.0 / seconds)
 }
 
 /// The default sampler of published weights.
@@ -164,14 +190,17 @@ fn with_published(program: &Program, args: &SampleArgs, folder: &Path) -> Result
         folder: folder.to_owned(),
         precision: args.precision.unwrap_or(Precision::F32),
         prompts: args.prompts.clone(),
-        columns: args.columns.map_or(1, |columns| columns.max(1) as usize),
+        columns: match args.seeds.len() {
+            0 => args.columns.map_or(1, |columns| columns.max(1) as usize),
+            seeds => seeds,
+        },
         size: args.size,
         sampler: kind.to_owned(),
         steps: args.diffusion.steps.unwrap_or(25) as usize,
         eta: args.diffusion.eta.unwrap_or(0.0),
         guidance,
         negative: args.diffusion.negative.clone().unwrap_or_default(),
-        seed: args.seed.unwrap_or(0),
+        seeds: args.seeds(0),
     };
     let drawn = sampler(&request, &mut |line| out(line)).map_err(CliError::Failed)?;
     let size = drawn.size;
@@ -187,6 +216,7 @@ fn with_published(program: &Program, args: &SampleArgs, folder: &Path) -> Result
     }
     grid.write(&args.out).map_err(CliError::failed)?;
     out(&format!("{}", args.out.display()));
+    out(&speed(drawn.pictures.len(), drawn.time, i64::try_from(request.steps).ok()));
     Ok(())
 }
 

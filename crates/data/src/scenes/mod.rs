@@ -1,4 +1,4 @@
-//! Synthetic captioned scenes of two or three coloured shapes in relations spatial relations.
+//! Synthetic captioned scenes of two or three coloured shapes in spatial relations.
 //!
 //! An example: “a red star left of a blue ring and an orange square above the blue ring on a white background”. Scenes
 //! are harder to generate from text than [`shapes`](crate::shapes): each colour belongs to one object, and the caption
@@ -9,6 +9,7 @@
 pub mod relation;
 pub mod spec;
 pub mod split;
+pub mod stated;
 
 use crate::attribute::Attribute;
 use crate::captioned_image::CaptionedImage;
@@ -22,6 +23,7 @@ use image::{Rgb, RgbImage};
 use rand_chacha::ChaCha8Rng;
 pub use relation::Relation;
 pub use spec::{Cells, SceneMatch, SceneObject, SceneSpec, StatedRelation};
+pub use stated::{NamedObject, StatedScene};
 use std::ops::RangeInclusive;
 
 /// The settings of [`ScenesDataset`].

@@ -1,4 +1,4 @@
-//! The content of a scene, its captions, and the comparison with a picture.
+//! The content of a scene, and its captions.
 
 use super::relation::Relation;
 use crate::captions::article;
@@ -56,7 +56,7 @@ pub struct SceneMatch {
     pub colours: usize,
     /// Objects of the scene whose shape the picture shows, in any colour.
     pub shapes: usize,
-    /// StatedRelation relations that hold between objects of the picture.
+    /// Stated relations that hold between objects of the picture.
     pub relations: usize,
     /// The number of objects in the picture beyond the scene's.
     pub superfluous: usize,
@@ -122,38 +122,11 @@ impl SceneSpec {
         }
         cells
     }
-
-    /// Compares the scene with the `cells` of a picture. Only the relations of the objects count, not their absolute
-    /// positions.
-    #[must_use]
-    pub fn compare(&self, cells: &Cells) -> SceneMatch {
-        let seen = |wanted: &dyn Fn(Shape, Colour) -> bool| -> Vec<Position> {
-            let at = |place: &Position| cells[*place as usize];
-            let is = |place: &Position| at(place).is_some_and(|(shape, colour)| wanted(shape, colour));
-            Position::ALL.iter().copied().filter(is).collect()
-        };
-        let places: Vec<Vec<Position>> = self
-            .objects
-            .iter()
-            .map(|own| seen(&|shape, colour| (shape, colour) == (own.shape, own.colour)))
-            .collect();
-        let holds = |relations: &&StatedRelation| {
-            let (from, to) = (&places[relations.subject], &places[relations.object]);
-            from.iter().any(|from| to.iter().any(|to| relations.relation.holds(*from, *to)))
-        };
-        let count = |is: &dyn Fn(&SceneObject) -> bool| self.objects.iter().filter(|own| is(own)).count();
-        SceneMatch {
-            objects: places.iter().filter(|places| !places.is_empty()).count(),
-            colours: count(&|own| !seen(&|_, colour| colour == own.colour).is_empty()),
-            shapes: count(&|own| !seen(&|shape, _| shape == own.shape).is_empty()),
-            relations: self.relations.iter().filter(holds).count(),
-            superfluous: cells.iter().flatten().count().saturating_sub(self.objects.len()),
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::StatedScene;
     use super::*;
 
     fn object(shape: Shape, colour: Colour, place: Position) -> SceneObject {
@@ -193,21 +166,39 @@ mod tests {
     }
 
     #[test]
+    fn every_wording_states_the_scene() {
+        let scene = scene();
+        for wording in [0, 2] {
+            assert_eq!(scene.caption(wording).parse::<StatedScene>().expect("a scene"), scene.stated());
+        }
+        // The first relation is stated from the other side.
+        let turned: StatedScene = scene.caption(1).parse().expect("a scene");
+        assert_eq!((turned.background, turned.objects.len()), (Background::White, 3));
+        assert_eq!(turned.compare(&scene.cells()), scene.stated().compare(&scene.cells()));
+        for caption in
+            ["", "a red star", "a red star left of a blue ring", "a red star on a white background"]
+        {
+            let error = caption.parse::<StatedScene>().expect_err("no scene").to_string();
+            assert!(error.contains("states no scene"), "{error}");
+        }
+    }
+
+    #[test]
     fn a_picture_is_compared_by_its_cells() {
         let scene = scene();
         let all = SceneMatch { objects: 3, colours: 3, shapes: 3, relations: 2, superfluous: 0 };
-        assert_eq!(scene.compare(&scene.cells()), all);
+        assert_eq!(scene.stated().compare(&scene.cells()), all);
         // At other positions, with an additional object.
         let mut cells = Cells::default();
         cells[Position::BottomLeft as usize] = Some((Shape::Star, Colour::Red));
         cells[Position::Bottom as usize] = Some((Shape::Ring, Colour::Blue));
         cells[Position::Top as usize] = Some((Shape::Square, Colour::Orange));
         cells[Position::TopLeft as usize] = Some((Shape::Cross, Colour::Pink));
-        assert_eq!(scene.compare(&cells), SceneMatch { superfluous: 1, ..all });
+        assert_eq!(scene.stated().compare(&cells), SceneMatch { superfluous: 1, ..all });
         // The colours of star and ring exchanged.
         cells[Position::BottomLeft as usize] = Some((Shape::Star, Colour::Blue));
         cells[Position::Bottom as usize] = Some((Shape::Ring, Colour::Red));
-        let got = scene.compare(&cells);
+        let got = scene.stated().compare(&cells);
         assert_eq!(got, SceneMatch { objects: 1, relations: 0, superfluous: 1, ..all });
     }
 }

@@ -1,6 +1,6 @@
 //! Training objectives: noisy samples, targets and weights.
 
-use phalanx_tensor::{Result, Tape, TensorError, Value, ops};
+use phalanx_tensor::{Result, Tape, Value, ops};
 
 use super::schedule::{NoiseSchedule, Prediction, per_sample};
 
@@ -20,7 +20,7 @@ pub struct Objective {
 pub struct NoisySamples {
     /// The noisy images.
     pub sample: Value,
-    /// The noise, or the velocity.
+    /// The noise, the velocity, or the direction of the flow.
     pub target: Value,
 }
 
@@ -31,11 +31,7 @@ impl Objective {
     /// If noise is predicted and the schedule ends in pure noise: the prediction at that timestep would carry no
     /// information about the image.
     pub fn new(schedule: NoiseSchedule, prediction: Prediction, min_snr: Option<f64>) -> Result<Self> {
-        if prediction == Prediction::Epsilon && schedule.alphas_cumprod().last() == Some(&0.0) {
-            let (value, expected) =
-                (prediction.to_string(), "expected v_prediction for a zero-terminal-SNR schedule");
-            return Err(TensorError::Argument { name: "prediction", value, expected });
-        }
+        prediction.check(&schedule)?;
         Ok(Self { schedule, prediction, min_snr })
     }
 
@@ -50,10 +46,14 @@ impl Objective {
         noise: &Value,
         timesteps: &[usize],
     ) -> Result<NoisySamples> {
-        let sample = self.schedule.add_noise(tape, images, noise, timesteps)?;
+        let sample = match self.prediction {
+            Prediction::Flow => self.schedule.interpolate(tape, images, noise, timesteps)?,
+            _ => self.schedule.add_noise(tape, images, noise, timesteps)?,
+        };
         let target = match self.prediction {
             Prediction::Epsilon => noise.clone(),
             Prediction::Velocity => self.schedule.velocity(tape, images, noise, timesteps)?,
+            Prediction::Flow => ops::sub(tape, noise, images)?,
         };
         Ok(NoisySamples { sample, target })
     }

@@ -2,6 +2,9 @@
 //!
 //! After t of T steps an image x₀ is x_t = √ā_t·x₀ + √(1 − ā_t)·ε, ε standard normal. A schedule is the numbers ā_t =
 //! Π(1 − β_s). Everything here is computed in f64.
+//!
+//! Rectified flow (Liu et al. 2023) is the straight path (1 − s)·x₀ + s·ε instead, where s is the share of noise. Divided by
+//! √((1 − s)² + s²) it is x_t of the same signal-to-noise ratio: each ā has an s, and schedules and samplers serve both.
 
 use candle_core::{DType, Device, Tensor};
 use phalanx_tensor::{Result, Tape, TensorError, Value, ops};
@@ -16,16 +19,19 @@ pub enum BetaSchedule {
     /// Such that ā follows a squared cosine, with each β at most 0.999 (Nichol & Dhariwal 2021; `squaredcos_cap_v2` in
     /// diffusers).
     Cosine,
+    /// Such that the share of noise grows evenly, to 1 at the last timestep: the straight path of rectified flow (Liu et al.
+    /// 2023). It ends in pure noise.
+    Flow,
 }
 
 impl BetaSchedule {
     /// All schedules.
-    pub const ALL: &'static [Self] = &[Self::Linear, Self::ScaledLinear, Self::Cosine];
+    pub const ALL: &'static [Self] = &[Self::Linear, Self::ScaledLinear, Self::Cosine, Self::Flow];
 
-    /// Returns the first and last β of the schedule's authors; unused by the cosine.
+    /// Returns the first and last β of the schedule's authors; unused by cosine and flow.
     pub fn usual_range(self) -> (f64, f64) {
         match self {
-            Self::Linear | Self::Cosine => (1e-4, 0.02),
+            Self::Linear | Self::Cosine | Self::Flow => (1e-4, 0.02),
             Self::ScaledLinear => (8.5e-4, 0.012),
         }
     }
@@ -38,11 +44,23 @@ pub enum Prediction {
     Epsilon,
     /// The velocity v = √ā·ε − √(1 − ā)·x₀ (Salimans & Ho 2022).
     Velocity,
+    /// The direction ε − x₀ of the straight path (1 − s)·x₀ + s·ε, which the network gets as its input (Liu et al. 2023; Lipman et
+    /// al. 2023).
+    Flow,
 }
 
 impl Prediction {
     /// All targets.
-    pub const ALL: &'static [Self] = &[Self::Epsilon, Self::Velocity];
+    pub const ALL: &'static [Self] = &[Self::Epsilon, Self::Velocity, Self::Flow];
+
+    /// Checks that a prediction carries information about the image at every timestep of a schedule.
+    pub(super) fn check(self, schedule: &NoiseSchedule) -> Result<()> {
+        if self != Self::Epsilon || !schedule.ends_in_noise() {
+            return Ok(());
+        }
+        let expected = "expected v_prediction or flow_prediction for a schedule that ends in pure noise";
+        Err(TensorError::Argument { name: "prediction", value: self.to_string(), expected })
+    }
 }
 
 /// Implements names as in configurations and diffusers' files.
@@ -72,8 +90,8 @@ macro_rules! named {
 pub(super) use named;
 
 named! {
-    BetaSchedule { Linear = "linear", ScaledLinear = "scaled_linear", Cosine = "cosine" | "squaredcos_cap_v2" }
-    Prediction { Epsilon = "epsilon", Velocity = "v_prediction" }
+    BetaSchedule { Linear = "linear", ScaledLinear = "scaled_linear", Cosine = "cosine" | "squaredcos_cap_v2", Flow = "flow" }
+    Prediction { Epsilon = "epsilon", Velocity = "v_prediction", Flow = "flow_prediction" }
 }
 
 /// The largest number of timesteps; usual schedules have a thousand.
@@ -87,7 +105,7 @@ pub struct NoiseSchedule {
 }
 
 impl NoiseSchedule {
-    /// Makes a schedule of `steps` timesteps, with β from `range.0` to `range.1` (ignored by the cosine).
+    /// Makes a schedule of `steps` timesteps, with β from `range.0` to `range.1` (ignored by cosine and flow).
     ///
     /// # Errors
     /// If there are fewer than 2 or more than 1,048,576 steps, or β is not in (0, 1) or decreases.
@@ -110,6 +128,13 @@ impl NoiseSchedule {
                 let bar = |t: f64| ((t + 0.008) / 1.008 * std::f64::consts::FRAC_PI_2).cos().powi(2);
                 let at = |i: usize| bar(i as f64 / steps as f64);
                 (1.0 - at(i + 1) / at(i)).min(0.999)
+            }
+            BetaSchedule::Flow => {
+                let bar = |shares: usize| {
+                    let noise = shares as f64 / steps as f64;
+                    (1.0 - noise).powi(2) / ((1.0 - noise).powi(2) + noise.powi(2))
+                };
+                1.0 - bar(i + 1) / bar(i)
             }
         };
         let betas: Vec<f64> = (0..steps).map(beta).collect();
@@ -155,6 +180,12 @@ impl NoiseSchedule {
         &self.alphas_cumprod
     }
 
+    /// Returns true if nothing of the image is left at the end. A network must then predict something else than the noise, which
+    /// carries no information about the image there.
+    pub fn ends_in_noise(&self) -> bool {
+        self.alphas_cumprod.last() == Some(&0.0)
+    }
+
     /// Returns the signal-to-noise ratio ā/(1 − ā) at a timestep.
     pub fn snr(&self, timestep: usize) -> f64 {
         let alpha = self.alphas_cumprod[timestep];
@@ -162,7 +193,8 @@ impl NoiseSchedule {
     }
 
     /// Returns the weight of a sample's squared error by min-SNR weighting (Hang et al. 2023): min(snr, γ)/snr for
-    /// noise, min(snr, γ)/(snr + 1) for velocity. It weights the error of the image by at most `gamma`.
+    /// noise, min(snr, γ)/(snr + 1) for velocity, min(snr, γ)/(√snr + 1)² for flow. It weights the error of the image by at most
+    /// `gamma`.
     pub fn min_snr_weight(&self, timestep: usize, gamma: f64, prediction: Prediction) -> f64 {
         let snr = self.snr(timestep);
         match prediction {
@@ -170,6 +202,7 @@ impl NoiseSchedule {
             Prediction::Epsilon if snr == 0.0 => 1.0,
             Prediction::Epsilon => snr.min(gamma) / snr,
             Prediction::Velocity => snr.min(gamma) / (snr + 1.0),
+            Prediction::Flow => snr.min(gamma) / (snr.sqrt() + 1.0).powi(2),
         }
     }
 
@@ -199,20 +232,48 @@ impl NoiseSchedule {
         ops::sub(tape, &noise, &ops::broadcast_mul(tape, images, &strength)?)
     }
 
+    /// Computes (1 − s)·`images` + s·`noise`, each sample at its timestep's share s of noise.
+    ///
+    /// # Errors
+    /// If the shapes differ, or there is not one timestep of this schedule for each sample.
+    pub fn interpolate(
+        &self,
+        tape: &Tape,
+        images: &Value,
+        noise: &Value,
+        timesteps: &[usize],
+    ) -> Result<Value> {
+        let share = |alpha: f64| {
+            let (signal, strength) = (alpha.sqrt(), (1.0 - alpha).sqrt());
+            strength / (signal + strength)
+        };
+        let shares = self.numbers(tape, images, timesteps, share)?;
+        let change = ops::broadcast_mul(tape, &ops::sub(tape, noise, images)?, &shares)?;
+        ops::add(tape, images, &change)
+    }
+
     /// Returns √ā and √(1 − ā) of each sample, one number each, with as many dimensions as `like`.
     fn roots(&self, tape: &Tape, like: &Value, timesteps: &[usize]) -> Result<[Value; 2]> {
+        let signal = self.numbers(tape, like, timesteps, f64::sqrt)?;
+        Ok([signal, self.numbers(tape, like, timesteps, |alpha| (1.0 - alpha).sqrt())?])
+    }
+
+    /// Returns a function of ā of each sample, one number each, with as many dimensions as `like`.
+    fn numbers(
+        &self,
+        tape: &Tape,
+        like: &Value,
+        timesteps: &[usize],
+        of: impl Fn(f64) -> f64,
+    ) -> Result<Value> {
         let samples = like.dims().first().copied().unwrap_or(0);
         let unknown = timesteps.iter().find(|timestep| **timestep >= self.len());
         if timesteps.len() != samples || unknown.is_some() {
             let problem = format!("timesteps {timesteps:?} of {} for {samples} samples", self.len());
             return Err(TensorError::Shape { op: "noise schedule", problem });
         }
-        let of = |f: fn(f64) -> f64| {
-            let numbers: Vec<f64> =
-                timesteps.iter().map(|timestep| f(self.alphas_cumprod[*timestep])).collect();
-            per_sample(tape, &numbers, like)
-        };
-        Ok([of(f64::sqrt)?, of(|alpha| (1.0 - alpha).sqrt())?])
+        let numbers: Vec<f64> = timesteps.iter().map(|timestep| of(self.alphas_cumprod[*timestep])).collect();
+        per_sample(tape, &numbers, like)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Schedules, objectives and the sampling loop, without recorded values.
 
 use candle_core::{DType, Device, Tensor};
-use phalanx_models::diffusion::samplers::{SamplerConfig, SamplerKind, noise_of_samples};
+use phalanx_models::diffusion::samplers::{SamplerConfig, SamplerKind, Spacing, noise_of_samples};
 use phalanx_models::diffusion::{
     BetaSchedule, InitialImages, NoiseSchedule, Objective, Prediction, SamplingLoop, latent_mask,
 };
@@ -38,10 +38,13 @@ fn knowing(
         let sigma = level(below) + (level(above) - level(below)) * (timestep - below);
         let signal = 1.0 / (1.0 + sigma * sigma).sqrt();
         let strength = sigma * signal;
-        let noise =
-            ops::scale(tape, &ops::add_scalar(tape, x, -signal * image).expect("sum"), 1.0 / strength);
-        let noise = noise.expect("scaled");
+        // The network of a flow sees (1 − s)·image + s·noise.
+        let whole = if prediction == Prediction::Flow { signal + strength } else { 1.0 };
+        let sample = ops::scale(tape, x, whole).expect("scaled");
+        let noise = ops::add_scalar(tape, &sample, -signal * image).expect("sum");
+        let noise = ops::scale(tape, &noise, 1.0 / strength).expect("scaled");
         match prediction {
+            Prediction::Flow => ops::add_scalar(tape, &noise, -image).expect("sum"),
             Prediction::Epsilon => noise,
             Prediction::Velocity => {
                 let of_noise = ops::scale(tape, &noise, signal).expect("scaled");
@@ -55,13 +58,12 @@ fn knowing(
 fn every_sampler_finds_the_image_of_an_exact_network() {
     for kind in SamplerKind::ALL {
         for prediction in Prediction::ALL {
-            for zero_snr in [false, true] {
-                if zero_snr && *prediction == Prediction::Epsilon {
+            let plain = schedule(BetaSchedule::ScaledLinear);
+            for schedule in [plain.zero_terminal_snr(), plain, schedule(BetaSchedule::Flow)] {
+                if schedule.ends_in_noise() && *prediction == Prediction::Epsilon {
                     continue;
                 }
                 for eta in [0.0, 1.0] {
-                    let plain = schedule(BetaSchedule::ScaledLinear);
-                    let schedule = if zero_snr { plain.zero_terminal_snr() } else { plain };
                     let config = SamplerConfig { eta, ..SamplerConfig::new(*kind, 12) };
                     let mut sampler = config.sampler(&schedule, *prediction).expect("a sampler");
                     let (tape, key) = (tape(), Key::new(1));
@@ -75,12 +77,46 @@ fn every_sampler_finds_the_image_of_an_exact_network() {
                             &mut |_, _, _| Ok(()),
                         )
                         .expect("samples");
-                    let what = format!("{kind} {prediction} zero SNR {zero_snr} eta {eta}");
+                    let ends = schedule.alphas_cumprod()[999];
+                    let what = format!("{kind} {prediction} of a schedule to {ends} eta {eta}");
                     for value in numbers(&image) {
                         assert!((value - 0.7).abs() < 0.02, "{what}: {value}");
                     }
                 }
             }
+        }
+    }
+}
+
+#[test]
+fn samplers_of_a_flow_take_steps_of_eulers_method_along_it() {
+    let schedule = schedule(BetaSchedule::Flow);
+    let direction = |tape: &Tape, x: &Value, timestep: f64| {
+        let bent = ops::tanh(tape, x).expect("a function");
+        ops::add_scalar(tape, &bent, timestep / 1000.0).expect("a sum")
+    };
+    for kind in [SamplerKind::Ddim, SamplerKind::Euler] {
+        let spacing = Some(Spacing::Trailing);
+        let config = SamplerConfig { spacing, ..SamplerConfig::new(kind, 4) };
+        let mut sampler = config.sampler(&schedule, Prediction::Flow).expect("a sampler");
+        let (tape, key) = (tape(), Key::new(5));
+        let noise = noise_of_samples(&tape, key, &[0], &[1, 2, 2]).expect("drawn");
+        let mut expected = noise.clone();
+        for timestep in [999.0, 749.0, 499.0, 249.0] {
+            let moved = ops::scale(&tape, &direction(&tape, &expected, timestep), -0.25).expect("scaled");
+            expected = ops::add(&tape, &expected, &moved).expect("a sum");
+        }
+        let found = SamplingLoop { sampler: sampler.as_mut(), noise, initial: None }
+            .run(
+                &tape,
+                &mut |x, timestep| Ok(direction(&tape, x, timestep)),
+                &mut |_| panic!("no fresh noise"),
+                &mut |_, _, _| Ok(()),
+            )
+            .expect("samples");
+        for (found, expected) in numbers(&found).into_iter().zip(numbers(&expected)) {
+            // Euler's largest noise level is finite.
+            assert!((found - expected).abs() < 2e-3, "{kind}: {found} instead of {expected}");
         }
     }
 }
@@ -151,6 +187,13 @@ fn objectives_weigh_and_refuse() {
     let image = |value: f32| Value::constant(Tensor::full(value, (1, 1, 1, 2), &Device::Cpu).expect("small"));
     let noised = objective.noisy_samples(&tape, &image(0.5), &image(2.0), &[999]).expect("fits");
     assert_eq!((numbers(&noised.sample), numbers(&noised.target)), (vec![2.0; 2], vec![-0.5; 2]));
+    // A quarter of the way along a flow; its direction is the same everywhere.
+    let flow = Objective::new(self::schedule(BetaSchedule::Flow), Prediction::Flow, None).expect("sound");
+    let noised = flow.noisy_samples(&tape, &image(0.5), &image(2.5), &[249]).expect("fits");
+    assert!(numbers(&noised.sample).iter().all(|value| (value - 1.0).abs() < 1e-6));
+    assert_eq!(numbers(&noised.target), vec![2.0; 2]);
+    assert!((flow.schedule.snr(249) - 9.0).abs() < 1e-9 && flow.schedule.ends_in_noise());
+    assert!((flow.schedule.min_snr_weight(249, 5.0, Prediction::Flow) - 5.0 / 16.0).abs() < 1e-9);
     let refused =
         objective.noisy_samples(&tape, &image(0.5), &image(2.0), &[1000]).expect_err("no such timestep");
     assert!(refused.to_string().contains("[1000] of 1000"), "{refused}");

@@ -215,6 +215,7 @@ impl Texts {
 #[cfg(test)]
 mod tests {
     use candle_core::DType;
+    use phalanx_data::scenes::{SceneSpec, ScenesConfig, ScenesDataset};
     use phalanx_data::{ShapeSpec, ShapesConfig, ShapesDataset};
     use phalanx_tensor::io::save_safetensors;
     use phalanx_tensor::{BuildOptions, Key, StoreBuilder};
@@ -228,11 +229,30 @@ mod tests {
         builder.build().expect("small")
     }
 
+    /// The tokens that a preset reads of a caption.
+    fn context_of(preset: &str) -> usize {
+        let (_, preset) = PRESETS.iter().find(|(name, _)| *name == preset).expect("a preset");
+        let context = preset.lines().find_map(|line| line.strip_prefix("text_context = ")).expect("a key");
+        context.parse().expect("a number")
+    }
+
+    #[test]
+    fn captions_of_scenes_fit_the_context_of_their_preset() {
+        let (context, len) = (context_of("scenes-diffusion"), 3000);
+        let tokenizer = ClipTokenizer::with_vocab(4096).expect("in range");
+        let scenes = ScenesDataset::new(ScenesConfig { len, ..ScenesConfig::default() }).expect("sound");
+        for index in 0..len {
+            let spec = scenes.spec(index).expect("in range");
+            for wording in 0..SceneSpec::NUM_WORDINGS {
+                let caption = spec.caption(wording);
+                tokenizer.encode(&caption, context).unwrap_or_else(|error| panic!("{caption}: {error}"));
+            }
+        }
+    }
+
     #[test]
     fn captions_of_shapes_fit_the_context_of_their_preset() {
-        let (_, preset) = PRESETS.iter().find(|(name, _)| *name == "shapes-diffusion").expect("a preset");
-        let context = preset.lines().find_map(|line| line.strip_prefix("text_context = ")).expect("a key");
-        let context: usize = context.parse().expect("a number");
+        let context = context_of("shapes-diffusion");
         let tokenizer = ClipTokenizer::with_vocab(4096).expect("in range");
         let shapes =
             ShapesDataset::new(ShapesConfig { len: 3000, ..ShapesConfig::default() }).expect("sound");

@@ -118,6 +118,10 @@ fn pixels_without_text_agree_under_a_strategy_of_each_kind() {
         "model.conditional=false model.coordinates=true model.schedule=linear model.prediction=v_prediction model.min_snr=5",
         &[("ddp", 3, 0), ("zero2", 2, 1), ("fsdp", 3, 2)],
     );
+    strategies_agree(
+        "model.conditional=false model.schedule=flow model.prediction=flow_prediction",
+        &[("fsdp", 2, 1)],
+    );
 }
 
 #[test]
@@ -194,7 +198,7 @@ fn drawn(run: &Path, drawing: &Drawing, sets: &[&str], seed: u64) -> Result<Vec<
     let out = run.join("drawn.png");
     let task = program.task_of(&resolved.config).expect("a task");
     let model = TrainedModel::of_run(task, &folder, &resolved.config).expect("a checkpoint");
-    sample_model(task, &model, &resolved.config, drawing, seed, (&out, GridStyle::default()))
+    sample_model(task, &model, &resolved.config, drawing, &[seed], (&out, GridStyle::default()))
         .map_err(|error| error.to_string())?;
     Ok(std::fs::read(&out).expect("written"))
 }

@@ -89,6 +89,21 @@ fn one_command_trains_both_stages_and_goes_on_to_the_bit() {
     for options in others {
         assert_ne!(drawn(options, "other.png"), plain, "{options}");
     }
+    // A column of `--seeds` is the first of its seed, with both prompts below each other instead of abreast.
+    drawn("--seeds 4,1 --scale 1 --no-captions", "seeds.png");
+    drawn("--seed 1 --columns 1 --scale 1 --no-captions", "one.png");
+    let [seeds, one] =
+        ["seeds.png", "one.png"].map(|name| image::open(place.path(name)).expect("a picture").to_rgb8());
+    let each = (seeds.width() - 2) / 2;
+    let cell = |grid: &image::RgbImage, column: u32, row: u32| {
+        image::imageops::crop_imm(grid, column * each + 2, row * each + 2, each - 2, each - 2).to_image()
+    };
+    for prompt in 0..2 {
+        assert_eq!(cell(&seeds, 1, prompt), cell(&one, prompt, 0));
+        assert_ne!(cell(&seeds, 0, prompt), cell(&one, prompt, 0));
+    }
+    let said = place.succeed("sample moved --prompt x --out x.png --seeds 1,2,3 --steps 4");
+    assert!(said.contains("3 pictures in ") && said.contains("4 steps each"), "{said}");
     let said = place.succeed("eval --json moved");
     let report: serde_json::Value = serde_json::from_str(&said).expect("JSON");
     assert!(report["loss"].as_f64().is_some_and(|loss| loss > 0.0), "{said}");
@@ -104,7 +119,12 @@ fn what_cannot_be_is_refused_before_anything_is_trained() {
     refused("train small.toml --set model.heads=3", "model.heads 3 do not divide model.widths [8, 16]");
     refused(
         "train small.toml --set model.zero_snr=true",
-        "model.zero_snr needs model.prediction v_prediction",
+        "need a model.prediction of v_prediction or flow_prediction, not epsilon",
+    );
+    refused("train small.toml --set model.schedule=flow", "v_prediction or flow_prediction");
+    refused(
+        "train small.toml --set model.schedule=flow --set model.prediction=flow_prediction --set model.min_snr=5",
+        "model.min_snr counts the end of a schedule",
     );
     refused("train small.toml --set model.attention=[true]", "model.attention is of 1 levels");
     refused("train small.toml --set model.sampler=dpm", "dpm-solver++");

@@ -255,7 +255,7 @@ fn stages_trained_alone_and_pictures_of_both() {
     let drawn = |seed| {
         let out = place.path(&format!("{seed}.png"));
         let (drawing, style) = (Drawing::samples(&prompts, 1), GridStyle::default());
-        sample_model(task, &model, &resolved.config, &drawing, seed, (&out, style)).expect("draws");
+        sample_model(task, &model, &resolved.config, &drawing, &[seed], (&out, style)).expect("draws");
         image::open(out).expect("a picture").to_rgb8()
     };
     let (one, again, other) = (drawn(1), drawn(1), drawn(2));

@@ -13,6 +13,7 @@ use phalanx_kernels::{bf16, f16};
 /// Number types of which any bits are a value.
 pub(crate) trait AnyBits: Copy {
     /// The value of unwritten elements in builds with debug assertions.
+    #[cfg_attr(not(debug_assertions), allow(dead_code))]
     const MARK: Self;
 }
 

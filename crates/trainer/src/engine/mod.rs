@@ -56,9 +56,9 @@ pub use error::{Divergence, TrainError};
 pub use estimate::{Estimate, estimate};
 pub use inference::{
     AdapterFolder, ClassAnswer, GridStyle, ImageMetadata, METADATA_KEY, ModelAdapters, ModelMetadata,
-    ModelPlan, OnnxExport, Picture, PredictOptions, PredictOutcome, Prediction, RunEvaluation, TrainedModel,
-    TrainedWeights, describe, evaluate_model, export_onnx, plan_memory, predict, predict_texts, sample_model,
-    write_texts,
+    ModelPlan, OnnxExport, Picture, PredictOptions, PredictOutcome, Prediction, RunEvaluation, SampleReport,
+    TrainedModel, TrainedWeights, describe, evaluate_model, export_onnx, plan_memory, predict, predict_texts,
+    sample_model, write_texts,
 };
 pub use observer::{
     Event, NoopObserver, Observer, PhaseReport, ScaledRate, Started, StepRange, StepReport, UpdateReport,

@@ -2,7 +2,7 @@
 
 use phalanx_tensor::{Result, Tape, Value, ops};
 
-use super::steps::ScheduleSteps;
+use super::steps::{ScheduleSteps, roots};
 use super::{NoiseOfStep, Sampler, SamplerConfig, SamplerOutput, combine, image_and_noise};
 use crate::diffusion::schedule::{NoiseSchedule, Prediction};
 
@@ -32,6 +32,10 @@ impl Sampler for Ddim {
         self.steps.noise_levels()
     }
 
+    fn scale_model_input(&self, tape: &Tape, sample: &Value, at: usize) -> Result<Value> {
+        self.steps.scale_input(tape, sample, self.prediction, at)
+    }
+
     fn add_noise(&self, tape: &Tape, images: &Value, noise: &Value, at: usize) -> Result<Value> {
         self.steps.add_noise(tape, images, noise, at)
     }
@@ -45,7 +49,7 @@ impl Sampler for Ddim {
         noise: NoiseOfStep<'_>,
     ) -> Result<SamplerOutput> {
         let [alpha, before] = self.steps.step(at)?;
-        let roots = (alpha.sqrt(), (1.0 - alpha).sqrt());
+        let roots = roots(alpha);
         let (image, predicted) = image_and_noise(tape, sample, output, self.prediction, roots, self.clip)?;
         let variance = (1.0 - before) / (1.0 - alpha) * (1.0 - alpha / before);
         let fresh = self.eta * variance.sqrt();

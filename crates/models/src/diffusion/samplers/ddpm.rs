@@ -2,7 +2,7 @@
 
 use phalanx_tensor::{Result, Tape, TensorError, Value, ops};
 
-use super::steps::ScheduleSteps;
+use super::steps::{ScheduleSteps, roots};
 use super::{NoiseOfStep, Sampler, SamplerConfig, SamplerOutput, combine, image_and_noise};
 use crate::diffusion::schedule::{NoiseSchedule, Prediction, named};
 
@@ -42,6 +42,10 @@ impl Sampler for Ddpm {
         self.steps.noise_levels()
     }
 
+    fn scale_model_input(&self, tape: &Tape, sample: &Value, at: usize) -> Result<Value> {
+        self.steps.scale_input(tape, sample, self.prediction, at)
+    }
+
     fn add_noise(&self, tape: &Tape, images: &Value, noise: &Value, at: usize) -> Result<Value> {
         self.steps.add_noise(tape, images, noise, at)
     }
@@ -55,7 +59,7 @@ impl Sampler for Ddpm {
         noise: NoiseOfStep<'_>,
     ) -> Result<SamplerOutput> {
         let [alpha, before] = self.steps.step(at)?;
-        let roots = (alpha.sqrt(), (1.0 - alpha).sqrt());
+        let roots = roots(alpha);
         let (image, _) = image_and_noise(tape, sample, output, self.prediction, roots, self.clip)?;
         let kept = alpha / before;
         let of_image = before.sqrt() * (1.0 - kept) / (1.0 - alpha);

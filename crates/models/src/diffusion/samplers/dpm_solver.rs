@@ -1,10 +1,12 @@
 //! DPM-Solver++ (2M) (Lu et al. 2022).
 
-use phalanx_tensor::{Result, Tape, Value};
+use phalanx_tensor::{Result, Tape, Value, ops};
 
 use super::spacing::{karras, level_at, levels, timestep_of};
 use super::steps::pair;
-use super::{NoiseOfStep, Sampler, SamplerConfig, SamplerOutput, Spacing, combine, image_and_noise};
+use super::{
+    NoiseOfStep, Sampler, SamplerConfig, SamplerOutput, Spacing, combine, image_and_noise, input_scale,
+};
 use crate::diffusion::schedule::{NoiseSchedule, Prediction};
 
 /// The second-order multistep solver of the diffusion ODE for predicted images, in its midpoint form. Its first step,
@@ -47,6 +49,13 @@ impl DpmSolver {
 impl Sampler for DpmSolver {
     fn timesteps(&self) -> &[f64] {
         &self.timesteps
+    }
+
+    fn scale_model_input(&self, tape: &Tape, sample: &Value, at: usize) -> Result<Value> {
+        match input_scale(self.prediction, roots(pair(&self.sigmas, at)?[0])) {
+            1.0 => Ok(sample.clone()),
+            scale => ops::scale(tape, sample, scale),
+        }
     }
 
     fn noise_levels(&self) -> Vec<f64> {

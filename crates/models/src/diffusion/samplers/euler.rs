@@ -52,7 +52,11 @@ impl Sampler for Euler {
 
     fn scale_model_input(&self, tape: &Tape, sample: &Value, at: usize) -> Result<Value> {
         let sigma = self.sigmas.get(at).copied().ok_or_else(|| no_such_step(at, self.timesteps.len()))?;
-        ops::scale(tape, sample, 1.0 / (sigma * sigma + 1.0).sqrt())
+        let of_network = match self.prediction {
+            Prediction::Epsilon | Prediction::Velocity => (sigma * sigma + 1.0).sqrt(),
+            Prediction::Flow => sigma + 1.0,
+        };
+        ops::scale(tape, sample, 1.0 / of_network)
     }
 
     fn noise_levels(&self) -> Vec<f64> {
@@ -77,6 +81,9 @@ impl Sampler for Euler {
             Prediction::Epsilon => combine(tape, &[(1.0, sample), (-sigma, output)])?,
             Prediction::Velocity => {
                 combine(tape, &[(1.0 / square, sample), (-sigma / square.sqrt(), output)])?
+            }
+            Prediction::Flow => {
+                combine(tape, &[(1.0 / (sigma + 1.0), sample), (-sigma / (sigma + 1.0), output)])?
             }
         };
         if let Some(limit) = self.clip {

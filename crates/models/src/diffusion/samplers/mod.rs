@@ -3,6 +3,9 @@
 //! A [`Sampler`] defines the timesteps at which the network is evaluated ([`Sampler::timesteps`]), and moves the sample
 //! by each prediction ([`Sampler::step`]). [`Ddpm`] and [`Ddim`] follow the steps of the schedule; [`DpmSolver`] and
 //! [`Euler`] solve its differential equation. All agree with diffusers' schedulers of these names.
+//!
+//! Samples are √ā·x₀ + √(1 − ā)·ε, or x₀ + σ·ε of Euler. A network of a flow gets them scaled to its straight path; a step of
+//! [`Ddim`] without fresh noise, or of [`Euler`], is then a step of Euler's method along the flow.
 
 mod ddim;
 mod ddpm;
@@ -156,14 +159,7 @@ impl SamplerConfig {
         if !(0.0..=1.0).contains(&self.eta) {
             return Err(argument("eta", self.eta.to_string(), "expected 0 to 1"));
         }
-        if prediction == Prediction::Epsilon && schedule.alphas_cumprod().last() == Some(&0.0) {
-            let value = prediction.to_string();
-            return Err(argument(
-                "prediction",
-                value,
-                "expected v_prediction for a zero-terminal-SNR schedule",
-            ));
-        }
+        prediction.check(schedule)?;
         Ok(match self.kind {
             SamplerKind::Ddpm => Box::new(Ddpm::new(schedule, prediction, self)),
             SamplerKind::Ddim => Box::new(Ddim::new(schedule, prediction, self)),
@@ -186,6 +182,15 @@ fn combine(tape: &Tape, terms: &[(f64, &Value)]) -> Result<Value> {
     sum.ok_or_else(|| TensorError::Backward("a sum of nothing".into()))
 }
 
+/// Returns the factor from a sample `signal`·x₀ + `strength`·ε to the network's input.
+fn input_scale(prediction: Prediction, (signal, strength): (f64, f64)) -> f64 {
+    match prediction {
+        Prediction::Epsilon | Prediction::Velocity => 1.0,
+        // The factors of image and noise add up to 1.
+        Prediction::Flow => 1.0 / (signal + strength),
+    }
+}
+
 /// Converts a prediction at (`signal`, `strength`) = (√ā, √(1 − ā)) to image and noise. With `clip` the image is
 /// clamped and the noise is the rest.
 fn image_and_noise(
@@ -205,6 +210,13 @@ fn image_and_noise(
             combine(tape, &[(signal, sample), (-strength, output)])?,
             combine(tape, &[(signal, output), (strength, sample)])?,
         ),
+        Prediction::Flow => {
+            let whole = signal + strength;
+            (
+                combine(tape, &[(1.0 / whole, sample), (-strength / whole, output)])?,
+                combine(tape, &[(1.0 / whole, sample), (signal / whole, output)])?,
+            )
+        }
     };
     let Some(limit) = clip else { return Ok((image, noise)) };
     let image = ops::clamp(tape, &image, -limit, limit)?;

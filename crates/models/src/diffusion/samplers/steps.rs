@@ -1,9 +1,9 @@
 //! The timesteps of a sampler with the noise at each.
 
-use phalanx_tensor::{Result, Tape, TensorError, Value};
+use phalanx_tensor::{Result, Tape, TensorError, Value, ops};
 
-use super::{SamplerConfig, Spacing, combine};
-use crate::diffusion::schedule::NoiseSchedule;
+use super::{SamplerConfig, Spacing, combine, input_scale};
+use crate::diffusion::schedule::{NoiseSchedule, Prediction};
 
 /// Timesteps of the schedule itself, with ā at each and at the end.
 #[derive(Debug, Clone)]
@@ -35,10 +35,29 @@ impl ScheduleSteps {
         combine(tape, &[(alpha.sqrt(), images), ((1.0 - alpha).sqrt(), noise)])
     }
 
+    /// Scales a sample for a network with this prediction at step `at`.
+    pub(super) fn scale_input(
+        &self,
+        tape: &Tape,
+        sample: &Value,
+        prediction: Prediction,
+        at: usize,
+    ) -> Result<Value> {
+        match input_scale(prediction, roots(self.step(at)?[0])) {
+            1.0 => Ok(sample.clone()),
+            scale => ops::scale(tape, sample, scale),
+        }
+    }
+
     /// Returns ā before and after step `at`.
     pub(super) fn step(&self, at: usize) -> Result<[f64; 2]> {
         pair(&self.alphas, at)
     }
+}
+
+/// Returns √ā and √(1 − ā).
+pub(super) fn roots(alpha: f64) -> (f64, f64) {
+    (alpha.sqrt(), (1.0 - alpha).sqrt())
 }
 
 /// Returns the values before and after step `at`; `values` has one more entry than there are steps.

@@ -64,7 +64,7 @@ phalanx_trainer::settings! {
         betas: Vec<f64> = Vec::new();
         /// Timesteps of the schedule.
         timesteps: usize = 1000;
-        /// The schedule is stretched so that nothing of the image is left at its end; needs v_prediction.
+        /// The schedule is stretched so that nothing of the image is left at its end; needs v_prediction or flow_prediction.
         zero_snr: bool = false;
         /// Min-SNR weighting: a timestep counts as much as its signal-to-noise ratio, at most this; 0 = all alike.
         min_snr: f64 = 0.0;
@@ -102,6 +102,13 @@ phalanx_trainer::settings! {
     }
 }
 
+impl TargetSettings {
+    /// True if nothing of an image is left at the schedule's end.
+    fn ends_in_noise(&self) -> bool {
+        self.zero_snr || self.schedule == BetaSchedule::Flow
+    }
+}
+
 impl DiffusionSettings {
     /// The noise of every timestep.
     pub(super) fn noise(&self) -> Result<NoiseSchedule, TrainError> {
@@ -125,7 +132,7 @@ impl DiffusionSettings {
             eta: self.sampling.eta,
             clip: (!self.latent_images).then_some(1.0),
             // A schedule that ends in pure noise is of no use unless sampling begins there.
-            spacing: self.target.zero_snr.then_some(Spacing::Trailing),
+            spacing: self.target.ends_in_noise().then_some(Spacing::Trailing),
             ..SamplerConfig::new(self.sampling.sampler, self.sampling.sample_steps)
         }
     }
@@ -241,17 +248,19 @@ impl DiffusionSettings {
             "model.timestep_shift",
             format!("model.timestep_shift = {shift} is not a number above 0"),
         );
+        let ends_in_noise = self.target.ends_in_noise();
         relations.require(
-            !(self.target.zero_snr && self.target.min_snr > 0.0),
+            !(ends_in_noise && self.target.min_snr > 0.0),
             "model.min_snr",
-            "model.min_snr counts the end of a schedule with model.zero_snr as nothing, so that what a caption decides first \
-             is never learnt: set one of them"
+            "model.min_snr counts the end of a schedule with model.zero_snr, or of model.schedule = flow, as nothing, so that \
+             what a caption decides first is never learnt: set one of them"
                 .to_owned(),
         );
         relations.require(
-            !self.target.zero_snr || self.target.prediction == Prediction::Velocity,
-            "model.zero_snr",
-            format!("model.zero_snr needs model.prediction v_prediction, not {}", self.target.prediction),
+            !ends_in_noise || self.target.prediction != Prediction::Epsilon,
+            "model.prediction",
+            "model.zero_snr and model.schedule = flow need a model.prediction of v_prediction or flow_prediction, not epsilon"
+                .to_owned(),
         );
         relations.require(
             self.target.betas.is_empty()

@@ -8,6 +8,7 @@ use phalanx_data::transform::Transform;
 use phalanx_tensor::{ComputeDevice, Context, Session, Tape, Value};
 
 use super::pictures::{ImageFeatures, Pictures};
+use super::scenes::SceneAnswers;
 use crate::engine::checkpoint::newest_checkpoint;
 use crate::engine::data::{Batch, picture_transform};
 use crate::engine::error::TrainError;
@@ -80,12 +81,7 @@ impl LoadedEvaluator {
         let features = rows(&output.features)?;
         let mut seen =
             ImageFeatures { dim: features.len() / images.len().max(1), ..ImageFeatures::default() };
-        for (name, logits) in &output.answers {
-            let truth = truth.answers(name)?;
-            let found = logits.to_host()?.argmax(1)?.to_vec1::<u32>()?;
-            let right = found.iter().zip(truth).filter(|(found, truth)| **found == *truth).count();
-            seen.right.push((name.clone(), right as f64));
-        }
+        seen.right = right(&output.answers, truth)?;
         if let Some(captions) = &output.captions {
             let captions = rows(captions)?;
             let pairs = features.chunks_exact(seen.dim).zip(captions.chunks_exact(seen.dim));
@@ -98,4 +94,21 @@ impl LoadedEvaluator {
         seen.features = features;
         Ok(seen)
     }
+}
+
+/// The number of images with the right answer, by the name of what was asked.
+fn right(answers: &[(String, Value)], truth: &Pictures) -> Result<Vec<(String, f64)>, TrainError> {
+    let found = answers
+        .iter()
+        .map(|(name, logits)| Ok((name.clone(), logits.to_host()?.argmax(1)?.to_vec1::<u32>()?)))
+        .collect::<Result<Vec<_>, TrainError>>()?;
+    if let Some(scenes) = SceneAnswers::of(&found) {
+        return scenes.right(truth.captions());
+    }
+    let count = |(name, found): (String, Vec<u32>)| {
+        let truth = truth.answers(&name)?;
+        let right = found.iter().zip(truth).filter(|(found, truth)| **found == *truth).count();
+        Ok((name, right as f64))
+    };
+    found.into_iter().map(count).collect()
 }

@@ -9,6 +9,7 @@ mod evaluator;
 mod frechet;
 mod manifold;
 mod pictures;
+mod scenes;
 mod sharpness;
 
 use std::ops::Range;

@@ -24,10 +24,10 @@ pub use metadata::{ImageMetadata, METADATA_KEY, ModelMetadata};
 pub use onnx::{OnnxExport, export_onnx};
 pub use picture::Picture;
 pub use predict::{ClassAnswer, PredictOptions, PredictOutcome, Prediction, predict, predict_texts};
-pub use runs::{RunEvaluation, describe, evaluate_model, sample_model, write_texts};
+pub use runs::{RunEvaluation, SampleReport, describe, evaluate_model, sample_model, write_texts};
 pub use samples::GridStyle;
 pub use trained::{TrainedModel, TrainedWeights};
 
 pub(super) use class_files::{class_report, write_class_files};
 pub(super) use evaluate::{TestPass, evaluate};
-pub(super) use samples::{draw, draw_restored};
+pub(super) use samples::{Drawn, draw, draw_restored, write_grid};

@@ -1,11 +1,14 @@
 //! Evaluation and samples of a trained model, and the description of a run.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use phalanx_tensor::{ParamBucket, Tape};
 
 use super::model::InferenceModel;
-use super::{GridStyle, TestPass, TrainedModel, class_report, draw, evaluate, write_class_files};
+use super::{
+    Drawn, GridStyle, TestPass, TrainedModel, class_report, evaluate, write_class_files, write_grid,
+};
 use crate::config::Config;
 use crate::engine::data::Data;
 use crate::engine::distributed::{BatchGroups, Distributed, Network};
@@ -70,7 +73,17 @@ fn open_data(task: &Task, config: &Config, inference: &InferenceModel) -> Result
     Data::open(config, task.open_data(config), &Distributed::none(), &inference.session.device, 0)
 }
 
-/// Generates images with a trained model and writes them as a grid, a row for each prompt.
+/// The samples that [`sample_model`] has generated.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SampleReport {
+    /// The number of samples.
+    pub samples: usize,
+    /// The time that they took, without reading weights and writing the grid.
+    pub time: Duration,
+}
+
+/// Generates images with a trained model and writes them as a grid, a row for each prompt. With several seeds each column is the first
+/// one of a seed, in place of the columns of `drawing`.
 ///
 /// # Errors
 /// If the weights do not fit, the model draws nothing of that kind, or the picture cannot be written.
@@ -79,14 +92,21 @@ pub fn sample_model(
     model: &TrainedModel,
     config: &Config,
     drawing: &Drawing,
-    seed: u64,
+    seeds: &[u64],
     (out, style): (&Path, GridStyle),
-) -> Result<(), TrainError> {
+) -> Result<SampleReport, TrainError> {
     let InferenceModel { built, session, .. } = InferenceModel::open(task, config, model)?;
-    if !draw(&*built.training, session, seed, drawing, (config.model.image_size, style), out)? {
+    let start = Instant::now();
+    let drawn = match seeds {
+        &[seed] => Drawn::of(&*built.training, session, seed, drawing)?,
+        _ => Drawn::of_seeds(&*built.training, &session, seeds, drawing)?,
+    };
+    let Some(drawn) = drawn else {
         return Err(TrainError::Setup(format!("a `{}` draws no pictures", config.model.kind)));
-    }
-    Ok(())
+    };
+    let report = SampleReport { samples: drawn.samples(), time: start.elapsed() };
+    write_grid(&drawn, drawing, (config.model.image_size, style), out)?;
+    Ok(report)
 }
 
 /// Writes texts with a trained model, if what it writes for a given text is among `uses`. `take` gets parts of texts as soon as they

@@ -21,29 +21,82 @@ pub struct GridStyle {
     pub captions: bool,
 }
 
-/// Generates images and writes a grid: a row for each prompt, or eight prompts in a row if each has one image. The panels of a sample are
-/// adjacent. Returns false if the training generates nothing.
+/// The images of a drawing, row by row.
+pub(in crate::engine) struct Drawn {
+    pictures: Vec<Vec<f32>>,
+    /// The number of samples in a row.
+    columns: usize,
+    /// The number of panels of one sample.
+    abreast: usize,
+}
+
+impl Drawn {
+    /// Generates the images of a drawing; `None` if the training generates nothing.
+    pub(in crate::engine) fn of(
+        training: &dyn AnyTraining,
+        session: Session,
+        seed: u64,
+        drawing: &Drawing,
+    ) -> Result<Option<Self>, TrainError> {
+        let tape = Tape::forward_only(Session { key: Key::new(seed).stream("samples"), ..session });
+        let panels = match drawing.kind {
+            DrawingKind::Samples => training.panels(&tape, &drawing.prompts, drawing.columns)?,
+            _ => None,
+        };
+        let cells = drawing.prompts.len() * drawing.columns;
+        let abreast = panels.as_ref().map_or(1, |panels| (panels.len() / cells.max(1)).max(1));
+        let pictures = panels.map_or_else(|| training.draw(&tape, drawing), |panels| Ok(Some(panels)))?;
+        Ok(pictures.map(|pictures| Self { pictures, columns: drawing.columns, abreast }))
+    }
+
+    /// Generates a sample of each prompt from each seed: a column for each seed, the first that a drawing of this seed has.
+    pub(in crate::engine) fn of_seeds(
+        training: &dyn AnyTraining,
+        session: &Session,
+        seeds: &[u64],
+        drawing: &Drawing,
+    ) -> Result<Option<Self>, TrainError> {
+        let one = Drawing { columns: 1, ..drawing.clone() };
+        let drawn = seeds.iter().map(|seed| Self::of(training, session.clone(), *seed, &one));
+        let Some(of_seeds) = drawn.collect::<Result<Option<Vec<Self>>, _>>()? else { return Ok(None) };
+        let abreast = of_seeds.first().map_or(1, |drawn| drawn.abreast);
+        let row = |prompt: usize| {
+            of_seeds.iter().flat_map(move |drawn| &drawn.pictures[prompt * abreast..(prompt + 1) * abreast])
+        };
+        let pictures = (0..drawing.prompts.len()).flat_map(row).cloned().collect();
+        Ok(Some(Self { pictures, columns: seeds.len(), abreast }))
+    }
+
+    /// Returns the number of samples.
+    pub(in crate::engine) fn samples(&self) -> usize {
+        self.pictures.len() / self.abreast
+    }
+}
+
+/// Generates images and writes a grid. Returns false if the training generates nothing.
 pub(in crate::engine) fn draw(
     training: &dyn AnyTraining,
     session: Session,
     seed: u64,
     drawing: &Drawing,
-    (size, style): (usize, GridStyle),
+    shape: (usize, GridStyle),
     path: &Path,
 ) -> Result<bool, TrainError> {
-    let tape = Tape::forward_only(Session { key: Key::new(seed).stream("samples"), ..session });
-    let panels = match drawing.kind {
-        DrawingKind::Samples => training.panels(&tape, &drawing.prompts, drawing.columns)?,
-        _ => None,
-    };
-    // The number of panels of one sample.
-    let cells = drawing.prompts.len() * drawing.columns;
-    let abreast = panels.as_ref().map_or(1, |panels| (panels.len() / cells.max(1)).max(1));
-    let Some(pictures) = panels.map_or_else(|| training.draw(&tape, drawing), |panels| Ok(Some(panels)))?
-    else {
-        return Ok(false);
-    };
-    let columns = if drawing.columns == 1 { (PROMPTS_ABREAST / abreast).max(1) } else { drawing.columns };
+    match Drawn::of(training, session, seed, drawing)? {
+        Some(drawn) => write_grid(&drawn, drawing, shape, path).map(|()| true),
+        None => Ok(false),
+    }
+}
+
+/// Writes a grid: a row for each prompt, or eight prompts in a row if each has one image. The panels of a sample are adjacent.
+pub(in crate::engine) fn write_grid(
+    drawn: &Drawn,
+    drawing: &Drawing,
+    (size, style): (usize, GridStyle),
+    path: &Path,
+) -> Result<(), TrainError> {
+    let Drawn { pictures, columns, abreast } = drawn;
+    let columns = if *columns == 1 { (PROMPTS_ABREAST / abreast).max(1) } else { *columns };
     let mut grid = Grid::new(pictures.len(), columns * abreast, size, size)?.scaled(style.scale);
     let of_row = captions(drawing);
     let each = pictures.len() / of_row.len().max(1);
@@ -53,8 +106,7 @@ pub(in crate::engine) fn draw(
             None => grid.push(picture)?,
         }
     }
-    grid.write(path)?;
-    Ok(true)
+    Ok(grid.write(path)?)
 }
 
 /// Returns the caption of each row of a drawing: its prompt, or both prompts of an interpolation.

@@ -1,0 +1,76 @@
+//! The accuracy of what images of scenes show: objects and their relations, at any place, since captions leave places open.
+
+use phalanx_data::scenes::{StatedScene, attributes, cells};
+
+use crate::engine::error::TrainError;
+
+/// The answers of an evaluator of scenes: of each attribute the value of every image.
+pub(super) struct SceneAnswers<'a> {
+    /// The values by attribute, in the order of `phalanx_data::scenes::attributes`.
+    found: Vec<&'a [u32]>,
+}
+
+impl<'a> SceneAnswers<'a> {
+    /// Returns the answers, if they are those of scenes.
+    pub(super) fn of(answers: &'a [(String, Vec<u32>)]) -> Option<Self> {
+        let names = attributes().into_iter().map(|attribute| attribute.name);
+        answers
+            .iter()
+            .map(|(name, _)| name)
+            .eq(names.collect::<Vec<_>>().iter())
+            .then(|| Self { found: answers.iter().map(|(_, found)| found.as_slice()).collect() })
+    }
+
+    /// Adds up over the images the fractions of the captions' objects, shapes, colours and relations that they show, and the number
+    /// of images with the background, and with all of it and nothing else.
+    pub(super) fn right(&self, captions: &[String]) -> Result<Vec<(String, f64)>, TrainError> {
+        let mut sums = [0.0; 6];
+        for (image, caption) in captions.iter().enumerate() {
+            let stated: StatedScene = caption.parse()?;
+            let values: Vec<u32> = self.found.iter().map(|found| found[image]).collect();
+            let seen = stated.compare(&cells(&values)?);
+            let (objects, relations) = (stated.objects.len(), stated.relations.len());
+            let background = values[0] == stated.background as u32;
+            let whole = seen.objects == objects && seen.relations == relations && seen.superfluous == 0;
+            let part = |count: usize, of: usize| count as f64 / of.max(1) as f64;
+            let of_image = [
+                part(seen.shapes, objects),
+                part(seen.colours, objects),
+                part(seen.objects, objects),
+                part(seen.relations, relations),
+                f64::from(u8::from(background)),
+                f64::from(u8::from(background && whole)),
+            ];
+            sums.iter_mut().zip(of_image).for_each(|(sum, part)| *sum += part);
+        }
+        let names = ["shape", "colour", "object", "relation", "background", "scene"];
+        Ok(names.into_iter().map(str::to_owned).zip(sums).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use phalanx_data::scenes::{attribute_values, heldout_scenes};
+
+    use super::*;
+
+    #[test]
+    fn scenes_are_judged_by_objects_and_relations_at_any_place() {
+        let (captions, specs): (Vec<String>, Vec<_>) = heldout_scenes(20, &(2..=3)).into_iter().unzip();
+        let values: Vec<Vec<u32>> = specs.iter().map(attribute_values).collect();
+        let answers: Vec<(String, Vec<u32>)> = attributes()
+            .into_iter()
+            .enumerate()
+            .map(|(at, attribute)| (attribute.name, values.iter().map(|values| values[at]).collect()))
+            .collect();
+        let right = SceneAnswers::of(&answers).expect("scenes").right(&captions).expect("captions of scenes");
+        assert!(right.len() == 6 && right.iter().all(|(_, sum)| *sum == 20.0), "{right:?}");
+        // The pictures of other captions.
+        let turned: Vec<String> = captions.iter().cycle().skip(1).take(20).cloned().collect();
+        let right = SceneAnswers::of(&answers).expect("scenes").right(&turned).expect("captions of scenes");
+        assert!(right.iter().all(|(_, sum)| *sum < 12.0), "{right:?}");
+        assert!(SceneAnswers::of(&answers[1..]).is_none());
+        let strange = vec!["a photo".to_owned(); 20];
+        assert!(SceneAnswers::of(&answers).expect("scenes").right(&strange).is_err());
+    }
+}
