@@ -88,6 +88,8 @@ pub mod diffusers;
 
 mod builtin;
 
+mod weighted_prompt;
+
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing {

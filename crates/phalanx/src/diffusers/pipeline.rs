@@ -19,6 +19,7 @@ use super::DiffusersError;
 use super::config::{self, Scheduler};
 use super::json::Json;
 use super::weights::Weights;
+use crate::weighted_prompt::{WeightedPrompt, weigh_tokens};
 
 /// A request for samples.
 #[derive(Debug, Clone)]
@@ -178,10 +179,10 @@ impl DiffusersPipeline {
         let dims = [self.unet.0.config().in_channels, size / factor, size / factor];
         let key = tape.session().key;
         let guidance = Guidance { scale: request.guidance, rescale: 0.0 };
-        let untold = if guidance.needs_both() { Some(self.tokens(&tape, &request.negative)?) } else { None };
+        let untold = if guidance.needs_both() { Some(self.prompt(&tape, &request.negative)?) } else { None };
         let mut pictures = Vec::with_capacity(request.prompts.len() * request.columns);
         for prompt in &request.prompts {
-            let told = self.tokens(&tape, prompt)?;
+            let told = self.prompt(&tape, prompt)?;
             for column in 0..request.columns as u64 {
                 let config = SamplerConfig {
                     eta: request.eta,
@@ -212,6 +213,17 @@ impl DiffusersPipeline {
             }
         }
         Ok(pictures)
+    }
+
+    /// Encodes a prompt, whose parts may have weights. Returns the hidden states of its tokens, [1, context, width].
+    fn prompt(&self, tape: &Tape, prompt: &str) -> Result<Value, DiffusersError> {
+        let prompt = WeightedPrompt::new(prompt);
+        let tokens = self.tokens(tape, &prompt.text())?;
+        if !prompt.is_weighted() {
+            return Ok(tokens);
+        }
+        let empty = self.tokens(tape, "")?;
+        Ok(weigh_tokens(tape, &tokens, &empty, &[prompt], &self.tokenizer)?)
     }
 
     /// Encodes a text. Returns the hidden states of its tokens, [1, context, width].

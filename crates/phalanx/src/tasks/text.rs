@@ -135,6 +135,11 @@ impl Texts {
         }
     }
 
+    /// The tokenizer of captions.
+    pub(super) fn tokenizer(&self) -> &ClipTokenizer {
+        &self.tokenizer
+    }
+
     /// The text encoder's settings.
     pub(super) fn encoder(&self) -> &ClipTextConfig {
         &self.config

@@ -89,6 +89,15 @@ fn one_command_trains_both_stages_and_goes_on_to_the_bit() {
     for options in others {
         assert_ne!(drawn(options, "other.png"), plain, "{options}");
     }
+    // Parts of prompts have weights.
+    let of_red = |prompt: &str| {
+        let prompts = ["--prompt", prompt, "--prompt", "a blue ring"];
+        let output = place.command("sample moved --out red.png --no-captions").args(prompts).output();
+        assert!(output.expect("phalanx runs").status.success(), "{prompt}");
+        fs::read(place.path("red.png")).expect("a picture")
+    };
+    assert_eq!(of_red("a (red:1) circle"), of_red("a red circle"));
+    assert_ne!(of_red("a (red:3) circle"), of_red("a red circle"));
     // A column of `--seeds` is the first of its seed, with both prompts below each other instead of abreast.
     drawn("--seeds 4,1 --scale 1 --no-captions", "seeds.png");
     drawn("--seed 1 --columns 1 --scale 1 --no-captions", "one.png");

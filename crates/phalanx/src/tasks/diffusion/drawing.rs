@@ -7,6 +7,7 @@ use phalanx_models::diffusion::{InitialImages, SamplingLoop, latent_mask};
 use phalanx_tensor::{Result, Tape, TensorError, Value, ops};
 
 use super::training::Diffusion;
+use crate::weighted_prompt::{WeightedPrompt, weigh_tokens};
 use phalanx_trainer::engine::{Drawing, DrawingKind, TrainError};
 
 /// Pictures that are denoised together.
@@ -94,13 +95,9 @@ impl Diffusion {
     ) -> std::result::Result<Vec<Vec<f32>>, TrainError> {
         let pictures = pictures(drawing)?;
         let prompts = &drawing.prompts;
-        let told = self.denoiser.read(tape, &self.texts, prompts)?;
+        let told = self.read_prompts(tape, prompts)?;
         let untold = match self.settings.guidance().needs_both() {
-            true => self.denoiser.read(
-                tape,
-                &self.texts,
-                std::slice::from_ref(&self.settings.sampling.negative),
-            )?,
+            true => self.read_prompts(tape, std::slice::from_ref(&self.settings.sampling.negative))?,
             false => None,
         };
         let mut drawn = Vec::with_capacity(prompts.len() * drawing.columns);
@@ -135,6 +132,23 @@ impl Diffusion {
             }
         }
         Ok(drawn)
+    }
+
+    /// Encodes prompts, whose parts may have weights, if the network is conditional.
+    fn read_prompts(
+        &self,
+        tape: &Tape,
+        prompts: &[String],
+    ) -> std::result::Result<Option<TextFeatures>, TrainError> {
+        let prompts: Vec<WeightedPrompt> = prompts.iter().map(|prompt| WeightedPrompt::new(prompt)).collect();
+        let texts: Vec<String> = prompts.iter().map(WeightedPrompt::text).collect();
+        let told = self.denoiser.read(tape, &self.texts, &texts)?;
+        let (Some(told), true) = (&told, prompts.iter().any(WeightedPrompt::is_weighted)) else {
+            return Ok(told);
+        };
+        let Some(empty) = self.denoiser.read(tape, &self.texts, &[String::new()])? else { return Ok(None) };
+        let tokens = weigh_tokens(tape, &told.tokens, &empty.tokens, &prompts, self.texts.tokenizer())?;
+        Ok(Some(TextFeatures { tokens, pooled: told.pooled.clone() }))
     }
 
     /// Walks from noise to pictures under captions and without; `looks` gets what is predicted on the way, for a strip.
