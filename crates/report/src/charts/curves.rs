@@ -96,7 +96,7 @@ fn placement_of_test(tested: &str) -> ChartPlacement {
             return of(Group::Quality, &measure.replace('_', " "), &line, Unit::Plain);
         }
     }
-    let judged = ["_frechet_distance", "_precision", "_recall", "clip_score"];
+    let judged = ["_frechet_distance", "_frechet_deviation", "_precision", "_recall", "clip_score"];
     // The means over classes are of the model itself, not of a judge.
     let is_judged = !tested.starts_with("macro_") && judged.iter().any(|ending| tested.ends_with(ending));
     match is_judged {

@@ -2,6 +2,10 @@
 //! covariances.
 
 use nalgebra::{DMatrix, DVector, SymmetricEigen};
+use phalanx_tensor::Key;
+
+/// The number of resamplings of [`frechet_deviation`].
+const RESAMPLINGS: u64 = 20;
 
 /// Computes ‖μ₁ − μ₂‖² + tr(Σ₁ + Σ₂ − 2 (Σ₁ Σ₂)^½) of rows of `dim` features; 0 for equal sets. It is larger for fewer rows: compare only
 /// values of equally many.
@@ -23,6 +27,34 @@ pub(super) fn frechet_distance(one: &[f32], two: &[f32], dim: usize) -> f64 {
     distance.max(0.0)
 }
 
+/// Returns the standard deviation of the distance of other samples of as many rows, estimated by drawing rows of both sets with
+/// replacement (the bootstrap, Efron 1979). It is the same in every call.
+pub(super) fn frechet_deviation(one: &[f32], two: &[f32], dim: usize) -> f64 {
+    let key = Key::new(0).stream("frechet deviation");
+    let distances: Vec<f64> = (0..RESAMPLINGS)
+        .map(|number| {
+            let key = key.index(number);
+            let [one, two] = [(one, 0), (two, 1)].map(|(rows, set)| resampled(rows, dim, key.index(set)));
+            frechet_distance(&one, &two, dim)
+        })
+        .collect();
+    let mean = distances.iter().sum::<f64>() / RESAMPLINGS as f64;
+    let squares = distances.iter().map(|distance| (distance - mean).powi(2)).sum::<f64>();
+    (squares / (RESAMPLINGS - 1) as f64).sqrt()
+}
+
+/// Draws as many rows with replacement.
+fn resampled(rows: &[f32], dim: usize, key: Key) -> Vec<f32> {
+    let count = rows.len() / dim;
+    let mut drawn = vec![0.0; count];
+    key.uniform(0, &mut drawn);
+    let row = |number: f64| {
+        let at = ((number * count as f64) as usize).min(count.saturating_sub(1));
+        &rows[at * dim..(at + 1) * dim]
+    };
+    drawn.into_iter().flat_map(row).copied().collect()
+}
+
 /// Returns the mean and the unbiased covariance of rows of features.
 fn moments(rows: &[f32], dim: usize) -> (DVector<f64>, DMatrix<f64>) {
     let count = rows.len() / dim;
@@ -35,8 +67,6 @@ fn moments(rows: &[f32], dim: usize) -> (DVector<f64>, DMatrix<f64>) {
 
 #[cfg(test)]
 mod tests {
-    use phalanx_tensor::Key;
-
     use super::*;
 
     fn drawn(seed: u64, rows: usize, dim: usize, shape: impl Fn(usize, f64) -> f64) -> Vec<f32> {
@@ -62,6 +92,30 @@ mod tests {
         let [there, back] = [frechet_distance(&same, &wide, 4), frechet_distance(&wide, &same, 4)];
         assert!((there - back).abs() < 1e-9 * there, "{there} {back}");
         assert!(frechet_distance(&same, &near, 4) < frechet_distance(&same, &far, 4));
+    }
+
+    #[test]
+    fn the_deviation_is_that_of_other_samples() {
+        // Distances of many pairs of samples deviate as much as the bootstrap of one pair says, within a factor.
+        let (rows, dim) = (120, 3);
+        let pair = |seed: u64| {
+            (
+                drawn(2 * seed, rows, dim, |_, value| value),
+                drawn(2 * seed + 1, rows, dim, |_, value| value + 1.0),
+            )
+        };
+        let distances: Vec<f64> = (10..40)
+            .map(|seed| {
+                let (one, two) = pair(seed);
+                frechet_distance(&one, &two, dim)
+            })
+            .collect();
+        let mean = distances.iter().sum::<f64>() / 30.0;
+        let true_deviation = (distances.iter().map(|d| (d - mean).powi(2)).sum::<f64>() / 29.0).sqrt();
+        let (one, two) = pair(3);
+        let found = frechet_deviation(&one, &two, dim);
+        assert!((0.5..2.0).contains(&(found / true_deviation)), "{found} and {true_deviation}");
+        assert_eq!(found, frechet_deviation(&one, &two, dim));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use phalanx_tensor::{ComputeDevice, Context, Key, Session, Tape};
 
 use evaluator::LoadedEvaluator;
-use frechet::frechet_distance;
+use frechet::{frechet_deviation, frechet_distance};
 use manifold::precision_and_recall;
 use pictures::{ImageFeatures, Pictures, drawn};
 use sharpness::sharpness;
@@ -235,6 +235,10 @@ fn compare(
     measures.push((
         format!("{evaluator}_frechet_distance"),
         frechet_distance(&real.features, &made.features, dim),
+    ));
+    measures.push((
+        format!("{evaluator}_frechet_deviation"),
+        frechet_deviation(&real.features, &made.features, dim),
     ));
     let [precision, recall] = precision_and_recall(&real.features, &made.features, dim, neighbours);
     measures.push((format!("{evaluator}_precision"), precision));
