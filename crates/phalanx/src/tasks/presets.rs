@@ -12,6 +12,7 @@ pub(crate) const PRESETS: &[(&str, &str)] = &[
     ("shapes-attributes", include_str!("../../presets/shapes-attributes.toml")),
     ("scenes-attributes", include_str!("../../presets/scenes-attributes.toml")),
     ("cifar10-cvae", include_str!("../../presets/cifar10-cvae.toml")),
+    ("cifar10-cvae-512", include_str!("../../presets/cifar10-cvae-512.toml")),
     ("cifar10-autoencoder", include_str!("../../presets/cifar10-autoencoder.toml")),
     ("cifar10-diffusion", include_str!("../../presets/cifar10-diffusion.toml")),
     ("cifar10-clip", include_str!("../../presets/cifar10-clip.toml")),

@@ -57,6 +57,37 @@ fn adapters_of_peft_are_used_with_the_model_that_they_change() {
     assert!(said.contains("has no config.json of a model that is known"), "{said}");
 }
 
+#[test]
+fn a_translation_with_adapters_is_that_of_the_merged_model() {
+    let place = Place::new();
+    let small = "train tiny-translation --ranks 1 --set model.layers=1 --set model.width=16 --set model.heads=2 \
+                 --set train.global_batch=8 --set train.threads=1 --set schedule.warmup_steps=0 --set optim.lr=0.02 \
+                 --set eval.enabled=false --steps 0";
+    place.succeed(&format!("{small} --set train.steps=30 --out first"));
+    place.succeed("export first --out base/");
+    let from = "--set model.config=base --set model.weights=base --set lora.rank=2 --set lora.layers=[\"q_proj\",\"fc1\"]";
+    place.succeed(&format!("{small} {from} --set optim.lr=0.2 --set train.steps=10 --out tuned"));
+    place.succeed("export tuned --out merged/");
+    place.succeed("export tuned --out adapters/ --adapters");
+    let text = std::fs::read_to_string(place.path("adapters/adapter_config.json")).expect("written");
+    let mut json: Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(json["task_type"], "SEQ_2_SEQ_LM");
+    json["base_model_name_or_path"] = "../base".into();
+    place.write("adapters/adapter_config.json", json.to_string());
+    let translated = |model: &str| -> Vec<Value> {
+        let said = place.succeed(&format!("translate {model} two red --json --tokens 6 --beams 2"));
+        said.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect()
+    };
+    let [base, merged, adapted] = ["base", "merged", "adapters"].map(translated);
+    assert_eq!(adapted.len(), 2);
+    for ((base, merged), adapted) in base.iter().zip(&merged).zip(&adapted) {
+        assert_eq!(adapted["translation"], merged["translation"]);
+        let score = |line: &Value| line["score"].as_f64().expect("a number");
+        assert!((score(adapted) - score(merged)).abs() < 1e-5, "{adapted} {merged}");
+        assert!((score(base) - score(merged)).abs() > 1e-3, "the adapters change what is translated");
+    }
+}
+
 /// The tokenizer of a small Marian model.
 fn tokenizer() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../text/tests/fixtures/marian")
