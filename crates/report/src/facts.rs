@@ -214,7 +214,7 @@ pub(crate) fn headlines(run: &RunData) -> Vec<Headline> {
     quality.sort_by_key(|name| !name.ends_with("accuracy"));
     let losses = run.columns.under("metrics/").filter(|name| name.ends_with("loss")).take(4);
     let leads = |name: &str| Some(name) == run.headline.as_deref();
-    let others = quality.into_iter().take(4).chain(losses).filter(|name| !leads(name));
+    let others = quality.into_iter().take(6).chain(losses).filter(|name| !leads(name));
     found.extend(run.headline.as_deref().into_iter().chain(others).filter_map(|name| {
         let key = Some(format!("metrics/{name}"));
         Some((name.replace('_', " "), format::number(last(name)?), key))

@@ -108,9 +108,9 @@ const GLYPHS: [[u8; 5]; 95] = [
     [0x08, 0x04, 0x08, 0x10, 0x08],
 ];
 
-/// Draws one line of text with its upper left corner at (`left`, `top`). Characters that the font lacks are boxes; pixels
+/// Draws one line of text in a colour, with its upper left corner at (`left`, `top`). Characters that the font lacks are boxes; pixels
 /// beyond the picture are left out.
-pub(crate) fn draw_line(canvas: &mut RgbImage, text: &str, (left, top): (usize, usize)) {
+pub(crate) fn draw_line(canvas: &mut RgbImage, text: &str, (left, top): (usize, usize), colour: Rgb<u8>) {
     const BOX: [u8; 5] = [0x7F, 0x41, 0x41, 0x41, 0x7F];
     for (at, letter) in text.chars().enumerate() {
         let code = (letter as usize).wrapping_sub(usize::from(b' '));
@@ -119,7 +119,7 @@ pub(crate) fn draw_line(canvas: &mut RgbImage, text: &str, (left, top): (usize, 
             for row in (0..8).filter(|row| bits >> row & 1 == 1) {
                 let (x, y) = ((left + at * ADVANCE + column) as u32, (top + row) as u32);
                 if x < canvas.width() && y < canvas.height() {
-                    canvas.put_pixel(x, y, Rgb([255; 3]));
+                    canvas.put_pixel(x, y, colour);
                 }
             }
         }
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn letters_are_readable_in_their_cells() {
         let mut canvas = RgbImage::new(12, 8);
-        draw_line(&mut canvas, "Tj", (0, 0));
+        draw_line(&mut canvas, "Tj", (0, 0), Rgb([255; 3]));
         let row = |y: u32| (0..12).map(|x| if canvas.get_pixel(x, y).0[0] > 0 { '#' } else { '.' }).collect();
         let rows: Vec<String> = (0..8).map(row).collect();
         assert_eq!(
@@ -183,7 +183,7 @@ mod tests {
             ]
         );
         // Beyond the picture, and a character that the font lacks.
-        draw_line(&mut canvas, "é and more", (6, 4));
+        draw_line(&mut canvas, "é and more", (6, 4), Rgb([255; 3]));
         assert_eq!(GLYPHS.iter().filter(|glyph| glyph.iter().all(|bits| *bits == 0)).count(), 1, "the space");
     }
 

@@ -15,7 +15,10 @@ use super::picture::level;
 const PADDING: usize = 2;
 
 /// The largest number of lines of a caption.
-const CAPTION_LINES: usize = 3;
+const CAPTION_LINES: usize = 5;
+
+/// The largest number of lines of the reason of a mark.
+const REASON_LINES: usize = 2;
 
 /// The limit of a grid's pixels.
 const MAX_PIXELS: u64 = 1 << 28;
@@ -34,7 +37,23 @@ pub struct Grid {
     scale: Option<usize>,
     /// The caption of each image, as far as there are some.
     captions: Vec<String>,
+    /// The images that are marked as wrong, in order.
+    marks: Vec<Mark>,
 }
+
+/// The mark of an image that does not show what it should.
+#[derive(Debug, Clone)]
+struct Mark {
+    /// The number of the image.
+    image: usize,
+    /// The reason.
+    reason: String,
+}
+
+/// The colour of marks.
+const RED: Rgb<u8> = Rgb([255, 80, 80]);
+/// The colour of captions.
+const WHITE: Rgb<u8> = Rgb([255; 3]);
 
 impl Grid {
     /// The endings of the files that [`Grid::write`] writes.
@@ -55,7 +74,16 @@ impl Grid {
         let sides = side(columns, width).zip(side(count.div_ceil(columns), height));
         let (w, h) = sides.filter(|(w, h)| u64::from(*w) * u64::from(*h) < MAX_PIXELS).ok_or_else(wrong)?;
         let canvas = RgbImage::new(w, h);
-        Ok(Self { canvas, columns, width, height, filled: 0, scale: None, captions: Vec::new() })
+        Ok(Self {
+            canvas,
+            columns,
+            width,
+            height,
+            filled: 0,
+            scale: None,
+            captions: Vec::new(),
+            marks: Vec::new(),
+        })
     }
 
     /// Sets the factor by which pixels are repeated in the file; `None` magnifies small grids.
@@ -104,6 +132,12 @@ impl Grid {
         Ok(())
     }
 
+    /// Marks the last image as wrong: with a red frame, and with the reason below its caption.
+    pub fn mark(&mut self, reason: &str) {
+        self.captions.resize(self.filled, String::new());
+        self.marks.push(Mark { image: self.filled.saturating_sub(1), reason: reason.to_owned() });
+    }
+
     /// Writes the grid as PNG or JPEG, by the ending of the file. Without a scale, small grids are magnified by an integer factor
     /// of up to 4, to at most 800 pixels.
     ///
@@ -141,11 +175,26 @@ impl Grid {
         Some(if self.captions.is_empty() { canvas } else { self.captioned(&canvas, factor as usize) })
     }
 
+    /// Draws a frame around an image that lies at (`left`, `top`), in the border that it has. Below it are captions, after two pixels.
+    fn draw_frame(&self, canvas: &mut RgbImage, (left, top): (usize, usize), factor: usize) {
+        let (width, height) = (self.width * factor, self.height * factor);
+        for y in top - factor..top + height + factor.min(PADDING) {
+            for x in left - factor..left + width + factor {
+                if !((left..left + width).contains(&x) && (top..top + height).contains(&y)) {
+                    canvas.put_pixel(x as u32, y as u32, RED);
+                }
+            }
+        }
+    }
+
     /// Returns the grid with a band for captions below each row of images.
     fn captioned(&self, canvas: &RgbImage, factor: usize) -> RgbImage {
         let rows: Vec<Vec<Caption>> =
             self.captions.chunks(self.columns).map(|row| self.captions_of(row, factor)).collect();
-        let lines = rows.iter().flatten().map(|caption| caption.lines.len()).max().unwrap_or(0);
+        let of_captions = rows.iter().flatten().map(|caption| caption.lines.len()).max().unwrap_or(0);
+        let reasons = self.marks.iter().map(|mark| wrap(&mark.reason, self.width * factor, REASON_LINES));
+        let reasons: Vec<Vec<String>> = reasons.collect();
+        let lines = of_captions + reasons.iter().map(Vec::len).max().unwrap_or(0);
         let (band, cell) = (LINE * lines, (self.height + PADDING) * factor);
         let height = canvas.height() + (band * rows.len()) as u32;
         let mut whole = RgbImage::new(canvas.width(), height);
@@ -161,8 +210,18 @@ impl Grid {
             let top = (row + 1) * cell + row * band + PADDING;
             for caption in captions {
                 for (line, text) in caption.lines.iter().enumerate() {
-                    draw_line(&mut whole, text, (caption.left, top + line * LINE));
+                    draw_line(&mut whole, text, (caption.left, top + line * LINE), WHITE);
                 }
+            }
+        }
+        for (Mark { image, .. }, lines) in self.marks.iter().zip(&reasons) {
+            let (row, column) = (image / self.columns, image % self.columns);
+            let left = (column * (self.width + PADDING) + PADDING) * factor;
+            let begin = row * (cell + band);
+            self.draw_frame(&mut whole, (left, begin + PADDING * factor), factor);
+            for (line, text) in lines.iter().enumerate() {
+                let top = begin + cell + PADDING + (of_captions + line) * LINE;
+                draw_line(&mut whole, text, (left, top), RED);
             }
         }
         whole
@@ -232,6 +291,23 @@ mod tests {
         }
         assert!(grid.clone().scaled(Some(1 << 20)).write(&folder.path().join("c.png")).is_err());
         assert!(!folder.path().join("c.png").exists());
+    }
+
+    #[test]
+    fn wrong_pictures_have_a_frame_and_a_reason() {
+        let mut grid = Grid::new(2, 2, 40, 20).expect("a grid").scaled(Some(2));
+        for _ in 0..2 {
+            grid.push_captioned(&[-1.0; 2400], "a").expect("a picture");
+        }
+        grid.mark("not: b");
+        let whole = grid.magnified().expect("small");
+        assert_eq!(whole.dimensions(), (2 * (2 * 42 + 2), 2 * (22 + 2) + 2 * LINE as u32));
+        let red: Vec<_> = whole.enumerate_pixels().filter(|(_, _, pixel)| **pixel == RED).collect();
+        // A frame of two pixels around the second picture, and the reason below its caption.
+        let frame = red.iter().filter(|(_, y, _)| *y < 46).count();
+        assert_eq!(frame, 2 * (2 * 84 + 2 * 40));
+        assert!(red.iter().all(|(x, y, _)| *x >= 86 && (*y < 46 || *y >= 46 + LINE as u32)), "{red:?}");
+        assert!(red.len() > frame);
     }
 
     #[test]

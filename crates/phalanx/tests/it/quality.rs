@@ -104,6 +104,12 @@ fn judges_say_the_same_on_any_number_of_ranks_and_in_eval() {
             && measured.iter().all(|line| (real(line) - real(&measured[0])).abs() < 1e-9)
     );
 
+    // The judged pictures of the first rank, with their captions: at most four rows of eight, each with a band below.
+    for name in ["one", "three"] {
+        let judged = image::open(place.path(name).join("evaluation/judged.png")).expect("a picture");
+        assert!(judged.width() > 200 && judged.height() > judged.width() / 8 + 10, "{name}");
+    }
+
     // `eval` has the same to say of the newest checkpoint.
     let report: Value = serde_json::from_str(&place.succeed("eval --json one")).expect("is JSON");
     for key in &judged {

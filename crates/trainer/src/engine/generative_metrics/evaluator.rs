@@ -7,6 +7,7 @@ use image::RgbImage;
 use phalanx_data::transform::Transform;
 use phalanx_tensor::{ComputeDevice, Context, Session, Tape, Value};
 
+use super::judged_answer::JudgedAnswer;
 use super::pictures::{ImageFeatures, Pictures};
 use super::scenes::SceneAnswers;
 use crate::engine::checkpoint::newest_checkpoint;
@@ -47,13 +48,9 @@ impl LoadedEvaluator {
         open().map_err(|error| TrainError::Setup(format!("judge {} (`{name}`): {error}", run.display())))
     }
 
-    /// Computes the features of images, 8-bit as they would be saved, prepared as the evaluator's own test images. `truth` has the captions
-    /// and the true classes.
-    pub(super) fn features(
-        &self,
-        images: &[RgbImage],
-        truth: &Pictures,
-    ) -> Result<ImageFeatures, TrainError> {
+    /// Computes the features of images, 8-bit as they would be saved, prepared as the evaluator's own test images, and its judgement.
+    /// `truth` has the captions and the true classes.
+    pub(super) fn judge(&self, images: &[RgbImage], truth: &Pictures) -> Result<Judgement, TrainError> {
         let mut values = Vec::new();
         let mut each = [3, 0, 0];
         for (index, image) in images.iter().enumerate() {
@@ -81,7 +78,9 @@ impl LoadedEvaluator {
         let features = rows(&output.features)?;
         let mut seen =
             ImageFeatures { dim: features.len() / images.len().max(1), ..ImageFeatures::default() };
-        seen.right = right(&output.answers, truth)?;
+        let answers = judged(&output.answers, truth)?;
+        let sum = |answer: &JudgedAnswer| (answer.name.clone(), answer.right.iter().sum());
+        seen.right = answers.iter().map(sum).collect();
         if let Some(captions) = &output.captions {
             let captions = rows(captions)?;
             let pairs = features.chunks_exact(seen.dim).zip(captions.chunks_exact(seen.dim));
@@ -92,23 +91,31 @@ impl LoadedEvaluator {
             seen.fits = Some(pairs.map(|pair| 100.0 * cosine(pair).max(0.0)).sum());
         }
         seen.features = features;
-        Ok(seen)
+        Ok(Judgement { features: seen, answers })
     }
 }
 
-/// The number of images with the right answer, by the name of what was asked.
-fn right(answers: &[(String, Value)], truth: &Pictures) -> Result<Vec<(String, f64)>, TrainError> {
+/// The judgement of some images by an evaluator.
+pub(super) struct Judgement {
+    /// The features of the images.
+    pub(super) features: ImageFeatures,
+    /// The answers, if the evaluator gives some.
+    pub(super) answers: Vec<JudgedAnswer>,
+}
+
+/// Compares an evaluator's answers with what images should show.
+fn judged(answers: &[(String, Value)], truth: &Pictures) -> Result<Vec<JudgedAnswer>, TrainError> {
     let found = answers
         .iter()
         .map(|(name, logits)| Ok((name.clone(), logits.to_host()?.argmax(1)?.to_vec1::<u32>()?)))
         .collect::<Result<Vec<_>, TrainError>>()?;
     if let Some(scenes) = SceneAnswers::of(&found) {
-        return scenes.right(truth.captions());
+        return scenes.judged(truth.captions());
     }
-    let count = |(name, found): (String, Vec<u32>)| {
+    let compared = |(name, found): (String, Vec<u32>)| {
         let truth = truth.answers(&name)?;
-        let right = found.iter().zip(truth).filter(|(found, truth)| **found == *truth).count();
-        Ok((name, right as f64))
+        let right = found.iter().zip(truth).map(|(found, truth)| f64::from(u8::from(*found == truth)));
+        Ok(JudgedAnswer { right: right.collect(), name })
     };
-    found.into_iter().map(count).collect()
+    found.into_iter().map(compared).collect()
 }

@@ -7,18 +7,22 @@
 
 mod evaluator;
 mod frechet;
+mod judged_answer;
+mod judged_grid;
 mod manifold;
 mod pictures;
 mod scenes;
 mod sharpness;
 
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 
 use phalanx_tensor::{ComputeDevice, Context, Key, Session, Tape};
 
 use evaluator::LoadedEvaluator;
 use frechet::{frechet_deviation, frechet_distance};
+use judged_grid::JudgedGrid;
 use manifold::precision_and_recall;
 use pictures::{ImageFeatures, Pictures, drawn};
 use sharpness::sharpness;
@@ -50,12 +54,20 @@ struct RankPart {
     real_sharpness: f64,
     made_sharpness: f64,
     count: f64,
+    grid: JudgedGrid,
 }
 
 impl RankPart {
     fn empty(evaluators: usize) -> Self {
         let features = vec![ImageFeatures::default(); evaluators];
-        Self { real: features.clone(), made: features, real_sharpness: 0.0, made_sharpness: 0.0, count: 0.0 }
+        Self {
+            real: features.clone(),
+            made: features,
+            real_sharpness: 0.0,
+            made_sharpness: 0.0,
+            count: 0.0,
+            grid: JudgedGrid::default(),
+        }
     }
 }
 
@@ -90,8 +102,9 @@ impl GenerativeMetrics {
         Err(TrainError::Setup(format!("quality.judges are given, but a `{kind}` draws no pictures")))
     }
 
-    /// Generates images for captions of the test split, each rank its part, and measures them. Returns names and values. All ranks call
-    /// this together, with gathered parameters.
+    /// Generates images for captions of the test split, each rank its part, and measures them. Returns names and values. The first of
+    /// rank 0 are written into `folder`, if there is one, with what they do not show. All ranks call this together, with gathered
+    /// parameters.
     pub(super) fn measure(
         &mut self,
         training: &dyn AnyTraining,
@@ -99,8 +112,12 @@ impl GenerativeMetrics {
         distributed: &Distributed,
         session: &Session,
         config: &Config,
+        folder: Option<&Path>,
     ) -> Result<Vec<(String, f64)>, TrainError> {
         let mut part = self.measure_part(training, data, distributed, session, config)?;
+        if let Some(folder) = folder.filter(|_| distributed.rank() == 0) {
+            part.grid.write(folder)?;
+        }
         if distributed.is_duplicate() {
             // Another rank contributes the same images.
             part = RankPart::empty(self.evaluators.len());
@@ -154,11 +171,17 @@ impl GenerativeMetrics {
             part.real_sharpness += pictures.images().iter().map(sharpness).sum::<f64>();
             part.made_sharpness += made.iter().map(sharpness).sum::<f64>();
             part.count += made.len() as f64;
+            let mut answers = Vec::new();
             for (at, evaluator) in self.evaluators.iter().enumerate() {
                 if self.real.is_none() {
-                    part.real[at].add(evaluator.features(pictures.images(), &pictures)?);
+                    part.real[at].add(evaluator.judge(pictures.images(), &pictures)?.features);
                 }
-                part.made[at].add(evaluator.features(&made, &pictures)?);
+                let judgement = evaluator.judge(&made, &pictures)?;
+                part.made[at].add(judgement.features);
+                answers.extend(judgement.answers);
+            }
+            if !answers.is_empty() {
+                part.grid.add(&made, pictures.captions(), &answers);
             }
         }
         Ok(part)

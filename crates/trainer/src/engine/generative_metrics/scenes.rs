@@ -2,6 +2,7 @@
 
 use phalanx_data::scenes::{StatedScene, attributes, cells};
 
+use super::judged_answer::JudgedAnswer;
 use crate::engine::error::TrainError;
 
 /// The answers of an evaluator of scenes: of each attribute the value of every image.
@@ -21,10 +22,11 @@ impl<'a> SceneAnswers<'a> {
             .then(|| Self { found: answers.iter().map(|(_, found)| found.as_slice()).collect() })
     }
 
-    /// Adds up over the images the fractions of the captions' objects, shapes, colours and relations that they show, and the number
-    /// of images with the background, and with all of it and nothing else.
-    pub(super) fn right(&self, captions: &[String]) -> Result<Vec<(String, f64)>, TrainError> {
-        let mut sums = [0.0; 6];
+    /// Returns for each image the fractions of its caption's objects, shapes, colours and relations that it shows, and whether it has the
+    /// background, and all of it and nothing else.
+    pub(super) fn judged(&self, captions: &[String]) -> Result<Vec<JudgedAnswer>, TrainError> {
+        let names = ["shape", "colour", "object", "relation", "background", "scene"];
+        let mut answers = names.map(|name| JudgedAnswer { name: name.to_owned(), right: Vec::new() });
         for (image, caption) in captions.iter().enumerate() {
             let stated: StatedScene = caption.parse()?;
             let values: Vec<u32> = self.found.iter().map(|found| found[image]).collect();
@@ -41,10 +43,9 @@ impl<'a> SceneAnswers<'a> {
                 f64::from(u8::from(background)),
                 f64::from(u8::from(background && whole)),
             ];
-            sums.iter_mut().zip(of_image).for_each(|(sum, part)| *sum += part);
+            answers.iter_mut().zip(of_image).for_each(|(answer, part)| answer.right.push(part));
         }
-        let names = ["shape", "colour", "object", "relation", "background", "scene"];
-        Ok(names.into_iter().map(str::to_owned).zip(sums).collect())
+        Ok(answers.into())
     }
 }
 
@@ -63,14 +64,16 @@ mod tests {
             .enumerate()
             .map(|(at, attribute)| (attribute.name, values.iter().map(|values| values[at]).collect()))
             .collect();
-        let right = SceneAnswers::of(&answers).expect("scenes").right(&captions).expect("captions of scenes");
-        assert!(right.len() == 6 && right.iter().all(|(_, sum)| *sum == 20.0), "{right:?}");
+        let sums = |captions: &[String]| -> Vec<f64> {
+            let judged = SceneAnswers::of(&answers).expect("scenes").judged(captions).expect("of scenes");
+            judged.iter().map(|answer| answer.right.iter().sum()).collect()
+        };
+        assert_eq!(sums(&captions), [20.0; 6]);
         // The pictures of other captions.
         let turned: Vec<String> = captions.iter().cycle().skip(1).take(20).cloned().collect();
-        let right = SceneAnswers::of(&answers).expect("scenes").right(&turned).expect("captions of scenes");
-        assert!(right.iter().all(|(_, sum)| *sum < 12.0), "{right:?}");
+        assert!(sums(&turned).iter().all(|sum| *sum < 12.0), "{:?}", sums(&turned));
         assert!(SceneAnswers::of(&answers[1..]).is_none());
         let strange = vec!["a photo".to_owned(); 20];
-        assert!(SceneAnswers::of(&answers).expect("scenes").right(&strange).is_err());
+        assert!(SceneAnswers::of(&answers).expect("scenes").judged(&strange).is_err());
     }
 }

@@ -63,7 +63,7 @@ pub fn evaluate_model(
         evaluation.classes = Some(report);
     }
     if let Some(quality) = &mut quality {
-        evaluation.measures.extend(quality.measure(training, &data, &alone, session, config)?);
+        evaluation.measures.extend(quality.measure(training, &data, &alone, session, config, None)?);
     }
     Ok(evaluation)
 }

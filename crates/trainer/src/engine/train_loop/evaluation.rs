@@ -54,5 +54,8 @@ pub(super) fn measure_samples(
 ) -> Result<Vec<(String, f64)>, TrainError> {
     state.networks().try_for_each(Network::broadcast_buffers)?;
     let session = env.evaluation_session(state.listener());
-    state.with_averages(|training| quality.measure(training, data, distributed, &session, env.config))
+    let folder = env.folder.evaluation();
+    state.with_averages(|training| {
+        quality.measure(training, data, distributed, &session, env.config, Some(&folder))
+    })
 }
