@@ -57,7 +57,9 @@ impl Contrastive {
     }
 
     fn loss(&self, step: &StepInput<'_>) -> Result<Value, TrainError> {
-        Ok(self.features(step)?.0.loss(step.tape, step.over()?)?)
+        let (features, _) = self.features(step)?;
+        self.texts.warn(step);
+        Ok(features.loss(step.tape, step.over()?)?)
     }
 
     fn evaluate(&self, step: &StepInput<'_>) -> Result<[f64; 2], TrainError> {

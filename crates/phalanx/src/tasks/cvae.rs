@@ -102,6 +102,7 @@ impl Autoencoder {
 
     fn loss(&self, step: &StepInput<'_>) -> Result<Loss, TrainError> {
         let parts = self.parts(step, (self.kl.at(step.number), self.l1.at(step.number)))?;
+        self.texts.warn(step);
         Ok(Loss::new(parts.total, [Measure::of(&parts.l1)?, Measure::of(&parts.kl)?]))
     }
 

@@ -98,6 +98,11 @@ fn one_command_trains_both_stages_and_goes_on_to_the_bit() {
     };
     assert_eq!(of_red("a (red:1) circle"), of_red("a red circle"));
     assert_ne!(of_red("a (red:3) circle"), of_red("a red circle"));
+    // Captions that are cut off are told.
+    let said = place.succeed_with_errors(
+        "train small.toml --ranks 1 --steps 1 --set model.first_stage=moved/first --set model.text_context=6 --out cut",
+    );
+    assert!(said.contains("the end of such captions is cut off (model.text_context = 6)"), "{said}");
     // A column of `--seeds` is the first of its seed, with both prompts below each other instead of abreast.
     drawn("--seeds 4,1 --scale 1 --no-captions", "seeds.png");
     drawn("--seed 1 --columns 1 --scale 1 --no-captions", "one.png");

@@ -88,7 +88,9 @@ impl Diffusion {
         };
         let timesteps = Objective::shifted(&uniform(), self.settings.target.timestep_shift);
         let hidden = uniform().into_iter().map(|drawn| drawn < self.settings.target.drop_text).collect();
-        self.error(step, &images, &Draws { noise, timesteps, hidden })
+        let error = self.error(step, &images, &Draws { noise, timesteps, hidden })?;
+        self.texts.warn(step);
+        Ok(error)
     }
 
     /// On noise and timesteps that are functions of each picture and nothing else, so that any number of ranks and any batch

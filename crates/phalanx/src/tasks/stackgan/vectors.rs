@@ -96,6 +96,7 @@ impl TextVectors {
             return Err(TrainError::Setup("the text encoder of this training is not learnt".to_owned()));
         };
         let ids = texts.encode(step.texts("captions")?)?;
+        texts.warn(step);
         Ok(clip.forward(step.tape, images, &ids)?.loss(step.tape, step.over()?)?)
     }
 }

@@ -12,7 +12,7 @@ use super::state::TrainState;
 use crate::config::Config;
 use crate::engine::distributed::Distributed;
 use crate::engine::peak::PeakRate;
-use crate::engine::training::{Task, Weights};
+use crate::engine::training::{Notices, Task, Weights};
 use crate::engine::{Plan, TrainError};
 use phalanx_run::RunFolder;
 
@@ -30,6 +30,8 @@ pub(super) struct Environment<'a> {
     pub(super) arithmetic: ArithmeticCount,
     /// The peak of the device, on the rank that reports.
     pub(super) peak: PeakRate,
+    /// The notices of the training that were not reported yet.
+    pub(super) notices: Notices,
 }
 
 impl Environment<'_> {

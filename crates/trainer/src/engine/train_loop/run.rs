@@ -20,7 +20,7 @@ use crate::engine::distributed::{AgreedAction, Distributed, Network};
 use crate::engine::generative_metrics::GenerativeMetrics;
 use crate::engine::observer::{Observer, ScaledRate, Started, StepRange};
 use crate::engine::peak::PeakRate;
-use crate::engine::training::{ImageSource, Task};
+use crate::engine::training::{ImageSource, Notices, Task};
 use crate::engine::{TrainError, optimize, precision};
 use phalanx_run::{NextCommands, RunFolder, Summary};
 
@@ -90,7 +90,8 @@ impl<'a> Parts<'a> {
             _ => PeakRate::default(),
         };
         let (key, arithmetic) = (Key::new(config.train.seed), ArithmeticCount::default());
-        let env = Environment { folder, config, plan, context, device, key, arithmetic, peak };
+        let notices = Notices::default();
+        let env = Environment { folder, config, plan, context, device, key, arithmetic, peak, notices };
         let state = env.build_state(task, data.num_classes(), distributed)?;
         check_measure(config, &*state.training)?;
         check_range_test(config, &*state.training)?;

@@ -7,6 +7,7 @@ use phalanx_tensor::loss::{LossDivisor, weighted};
 use phalanx_tensor::{Key, Tape, TensorError, Value, ops};
 
 use super::measure::Measure;
+use super::notices::Notices;
 use crate::engine::data::Batch;
 use crate::engine::error::TrainError;
 
@@ -27,11 +28,27 @@ pub struct StepInput<'a> {
     pub number: u64,
     /// The random stream that the phases of a step share.
     key: Key,
+    /// The notices of the run; `None` in an evaluation.
+    notices: Option<&'a Notices>,
 }
 
 impl<'a> StepInput<'a> {
     pub(in crate::engine) fn new(tape: &'a Tape, batch: &'a Batch, sum: f64, number: u64, key: Key) -> Self {
-        Self { tape, batch, sum, number, key }
+        Self { tape, batch, sum, number, key, notices: None }
+    }
+
+    /// Returns the input of a step whose notices are reported.
+    pub(in crate::engine) fn with_notices(self, notices: &'a Notices) -> Self {
+        Self { notices: Some(notices), ..self }
+    }
+
+    /// Tells the user something about the training, such as that captions are cut off: in the log, and for rank 0 as a warning on the
+    /// console and in the metrics of the step. Tell it once, not in each step.
+    pub fn warn(&self, text: impl Into<String>) {
+        match (self.notices, text.into()) {
+            (Some(notices), text) => notices.add(text),
+            (None, text) => tracing::warn!("{text}"),
+        }
     }
 
     /// Returns the array of this name as a constant at the place where this rank computes.

@@ -32,7 +32,8 @@ impl Reporter {
         if evaluated.is_empty() {
             evaluated = before.map(|evaluation| evaluation.measures).unwrap_or_default();
         }
-        let warnings = self.watch.check(&report);
+        let mut warnings = self.watch.check(&report);
+        warnings.extend(view.env.notices.take());
         for problem in &warnings {
             let step = report.step;
             tracing::warn!("step {step}: {problem}");

@@ -153,7 +153,8 @@ impl MicroBatchPass<'_> {
         parts: &mut [Vec<Measure>],
     ) -> Result<(), TrainError> {
         let tape = Tape::recording(session);
-        let step = StepInput::new(&tape, &micro_batch.batch, self.global_weight, self.step, self.shared_key);
+        let step = StepInput::new(&tape, &micro_batch.batch, self.global_weight, self.step, self.shared_key)
+            .with_notices(&self.env.notices);
         let forward = tracing::trace_span!(target: "phalanx_trace::compute", "forward");
         let loss = forward.in_scope(|| self.training.loss(self.phase, &step))?;
         let measured = std::iter::once(Measure::of(&loss.value)?).chain(loss.measures);
