@@ -7,29 +7,75 @@ use phalanx_tensor::Key;
 /// The number of resamplings of [`frechet_deviation`].
 const RESAMPLINGS: u64 = 20;
 
+/// The largest matrix of [`frechet_deviation`].
+const LARGEST: usize = 512;
+
 /// Computes ‖μ₁ − μ₂‖² + tr(Σ₁ + Σ₂ − 2 (Σ₁ Σ₂)^½) of rows of `dim` features; 0 for equal sets. It is larger for fewer rows: compare only
 /// values of equally many.
-///
-/// The trace of the root is that of the symmetric (Σ₁^½ Σ₂ Σ₁^½)^½. It avoids complex numbers, and the offsets that general matrix roots
-/// need for singular covariances.
 pub(super) fn frechet_distance(one: &[f32], two: &[f32], dim: usize) -> f64 {
-    let ((mean_one, one), (mean_two, two)) = (moments(one, dim), moments(two, dim));
-    let root = {
-        let eigen = SymmetricEigen::new(one.clone());
-        let roots = eigen.eigenvalues.map(|value| value.max(0.0).sqrt());
-        &eigen.eigenvectors * DMatrix::from_diagonal(&roots) * eigen.eigenvectors.transpose()
+    let (one, two) = (Centred::of(one, dim), Centred::of(two, dim));
+    let cross = match one.rows.nrows().min(two.rows.nrows()) < dim {
+        true => cross_of_rows(&one, &two),
+        false => cross_of_covariances(&one, &two),
     };
-    let middle = &root * &two * &root;
+    let spread = one.rows.norm_squared() + two.rows.norm_squared();
+    ((one.mean - two.mean).norm_squared() + spread - 2.0 * cross).max(0.0)
+}
+
+/// Rows of features without their mean, scaled so that the product with their transpose is the unbiased covariance.
+struct Centred {
+    mean: DVector<f64>,
+    rows: DMatrix<f64>,
+}
+
+impl Centred {
+    fn of(rows: &[f32], dim: usize) -> Self {
+        let count = rows.len() / dim;
+        let values = DMatrix::from_row_iterator(count, dim, rows.iter().map(|value| f64::from(*value)));
+        let mean = values.row_mean().transpose();
+        let scale = 1.0 / ((count.max(2) - 1) as f64).sqrt();
+        let rows = DMatrix::from_fn(count, dim, |row, column| scale * (values[(row, column)] - mean[column]));
+        Self { mean, rows }
+    }
+
+    fn covariance(&self) -> DMatrix<f64> {
+        self.rows.transpose() * &self.rows
+    }
+}
+
+/// Computes tr (Σ₁ Σ₂)^½ as the trace of the symmetric (Σ₁^½ Σ₂ Σ₁^½)^½. It avoids complex numbers, and the offsets that general matrix
+/// roots need for singular covariances.
+fn cross_of_covariances(one: &Centred, two: &Centred) -> f64 {
+    let eigen = SymmetricEigen::new(one.covariance());
+    let roots = eigen.eigenvalues.map(|value| value.max(0.0).sqrt());
+    let root = &eigen.eigenvectors * DMatrix::from_diagonal(&roots) * eigen.eigenvectors.transpose();
+    sum_of_roots(&(&root * two.covariance() * &root))
+}
+
+/// Computes tr (Σ₁ Σ₂)^½ from the products of all rows, which are smaller than covariances if rows are few: of Σ₁ = AᵀA and Σ₂ = BᵀB it
+/// is the sum of the singular values of A·Bᵀ.
+fn cross_of_rows(one: &Centred, two: &Centred) -> f64 {
+    let products = &one.rows * two.rows.transpose();
+    sum_of_roots(&match products.nrows() <= products.ncols() {
+        true => &products * products.transpose(),
+        false => products.transpose() * &products,
+    })
+}
+
+/// Adds up the roots of the eigenvalues of a symmetric matrix.
+fn sum_of_roots(symmetric: &DMatrix<f64>) -> f64 {
     // Rounding makes it slightly asymmetric, and zeros slightly negative.
-    let middle = (&middle + middle.transpose()) * 0.5;
-    let cross: f64 = middle.symmetric_eigenvalues().iter().map(|value| value.max(0.0).sqrt()).sum();
-    let distance = (mean_one - mean_two).norm_squared() + one.trace() + two.trace() - 2.0 * cross;
-    distance.max(0.0)
+    let symmetric = (symmetric + symmetric.transpose()) * 0.5;
+    symmetric.symmetric_eigenvalues().iter().map(|value| value.max(0.0).sqrt()).sum()
 }
 
 /// Returns the standard deviation of the distance of other samples of as many rows, estimated by drawing rows of both sets with
-/// replacement (the bootstrap, Efron 1979). It is the same in every call.
-pub(super) fn frechet_deviation(one: &[f32], two: &[f32], dim: usize) -> f64 {
+/// replacement (the bootstrap, Efron 1979). It is the same in every call. `None` if it would take minutes: of more than 512 rows of more
+/// than 512 features.
+pub(super) fn frechet_deviation(one: &[f32], two: &[f32], dim: usize) -> Option<f64> {
+    if dim.min(one.len() / dim) > LARGEST {
+        return None;
+    }
     let key = Key::new(0).stream("frechet deviation");
     let distances: Vec<f64> = (0..RESAMPLINGS)
         .map(|number| {
@@ -40,7 +86,7 @@ pub(super) fn frechet_deviation(one: &[f32], two: &[f32], dim: usize) -> f64 {
         .collect();
     let mean = distances.iter().sum::<f64>() / RESAMPLINGS as f64;
     let squares = distances.iter().map(|distance| (distance - mean).powi(2)).sum::<f64>();
-    (squares / (RESAMPLINGS - 1) as f64).sqrt()
+    Some((squares / (RESAMPLINGS - 1) as f64).sqrt())
 }
 
 /// Draws as many rows with replacement.
@@ -53,16 +99,6 @@ fn resampled(rows: &[f32], dim: usize, key: Key) -> Vec<f32> {
         &rows[at * dim..(at + 1) * dim]
     };
     drawn.into_iter().flat_map(row).copied().collect()
-}
-
-/// Returns the mean and the unbiased covariance of rows of features.
-fn moments(rows: &[f32], dim: usize) -> (DVector<f64>, DMatrix<f64>) {
-    let count = rows.len() / dim;
-    let values = DMatrix::from_row_iterator(count, dim, rows.iter().map(|value| f64::from(*value)));
-    let mean = values.row_mean().transpose();
-    let centred = DMatrix::from_fn(count, dim, |row, column| values[(row, column)] - mean[column]);
-    let covariance = centred.transpose() * &centred / (count.max(2) - 1) as f64;
-    (mean, covariance)
 }
 
 #[cfg(test)]
@@ -113,14 +149,19 @@ mod tests {
         let mean = distances.iter().sum::<f64>() / 30.0;
         let true_deviation = (distances.iter().map(|d| (d - mean).powi(2)).sum::<f64>() / 29.0).sqrt();
         let (one, two) = pair(3);
-        let found = frechet_deviation(&one, &two, dim);
+        let found = frechet_deviation(&one, &two, dim).expect("small");
         assert!((0.5..2.0).contains(&(found / true_deviation)), "{found} and {true_deviation}");
-        assert_eq!(found, frechet_deviation(&one, &two, dim));
+        assert_eq!(Some(found), frechet_deviation(&one, &two, dim));
+        assert_eq!(frechet_deviation(&[0.0; 600 * 513], &[0.0; 600 * 513], 513), None);
     }
 
     #[test]
     fn fewer_rows_than_features_are_no_hindrance() {
         let (one, two) = (drawn(4, 5, 12, |_, value| value), drawn(5, 7, 12, |_, value| 2.0 * value));
+        let (few, fewer) = (Centred::of(&one, 12), Centred::of(&two, 12));
+        let ways =
+            [cross_of_rows(&few, &fewer), cross_of_rows(&fewer, &few), cross_of_covariances(&few, &fewer)];
+        assert!((ways[0] - ways[1]).abs() < 1e-6 && (ways[0] - ways[2]).abs() < 1e-6, "{ways:?}");
         let distance = frechet_distance(&one, &two, 12);
         assert!(distance.is_finite() && distance > 0.0, "{distance}");
         assert!(frechet_distance(&one, &one, 12) < 1e-6);

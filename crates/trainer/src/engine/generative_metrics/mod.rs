@@ -259,10 +259,8 @@ fn compare(
         format!("{evaluator}_frechet_distance"),
         frechet_distance(&real.features, &made.features, dim),
     ));
-    measures.push((
-        format!("{evaluator}_frechet_deviation"),
-        frechet_deviation(&real.features, &made.features, dim),
-    ));
+    let deviation = frechet_deviation(&real.features, &made.features, dim);
+    measures.extend(deviation.map(|deviation| (format!("{evaluator}_frechet_deviation"), deviation)));
     let [precision, recall] = precision_and_recall(&real.features, &made.features, dim, neighbours);
     measures.push((format!("{evaluator}_precision"), precision));
     measures.push((format!("{evaluator}_recall"), recall));
