@@ -499,7 +499,9 @@ fn secrets_are_in_no_argument_environment_log_or_folder() {
 #[test]
 fn captions_that_are_cut_off_are_told() {
     let place = Place::new();
-    place.succeed("train tiny --ranks 1 --steps 1 --set model.text_context=8 --out cut");
+    let said =
+        place.succeed_with_errors("train tiny --ranks 1 --steps 1 --set model.text_context=8 --out cut");
+    assert!(said.contains("does not fit a context of 8"), "{said}");
     let log = fs::read_to_string(place.path("cut/logs/rank-0.log")).expect("a log");
     assert_eq!(log.matches("does not fit a context of 8").count(), 1, "{log}");
     let told = |prompt: &str| {

@@ -42,12 +42,11 @@ impl<'a> StepInput<'a> {
         Self { notices: Some(notices), ..self }
     }
 
-    /// Tells the user something about the training, such as that captions are cut off: in the log, and for rank 0 as a warning on the
-    /// console and in the metrics of the step. Tell it once, not in each step.
+    /// Tells the user something about the training that `tracing` has told in the log, such as that captions are cut off: rank 0 shows it
+    /// on the console, and in the metrics of the step. Tell it once, not in each step. In an evaluation nothing is shown.
     pub fn warn(&self, text: impl Into<String>) {
-        match (self.notices, text.into()) {
-            (Some(notices), text) => notices.add(text),
-            (None, text) => tracing::warn!("{text}"),
+        if let Some(notices) = self.notices {
+            notices.add(text.into());
         }
     }
 

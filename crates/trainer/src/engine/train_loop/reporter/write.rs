@@ -32,11 +32,11 @@ impl Reporter {
         if evaluated.is_empty() {
             evaluated = before.map(|evaluation| evaluation.measures).unwrap_or_default();
         }
-        let mut warnings = self.watch.check(&report);
+        let (step, mut warnings) = (report.step, self.watch.check(&report));
+        warnings.iter().for_each(|problem| tracing::warn!("step {step}: {problem}"));
+        // The log has these already.
         warnings.extend(view.env.notices.take());
         for problem in &warnings {
-            let step = report.step;
-            tracing::warn!("step {step}: {problem}");
             self.event(&Event::Warned { step, problem: problem.clone() });
         }
         let last = self.lines.as_ref().and_then(|lines| lines.last()).map(Line::step);
