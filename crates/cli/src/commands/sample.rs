@@ -167,7 +167,8 @@ fn speed(pictures: usize, time: Duration, steps: Option<i64>) -> String {
     let of_steps = steps.map_or_else(String::new, |steps| {
         format!(", {steps} steps each, {:.1} steps a second", pictures as f64 * steps as f64 / seconds)
     });
-    format!("{pictures} {each} in {seconds:.1} s: {:.1} a minute{of_steps}", pictures as f64 * 60.0 / seconds)
+    let (digits, a_minute) = (if seconds < 1.0 { 3 } else { 1 }, pictures as f64 * 60.0 / seconds);
+    format!("{pictures} {each} in {seconds:.digits$} s: {a_minute:.1} a minute{of_steps}")
 }
 
 /// The default sampler of published weights.
