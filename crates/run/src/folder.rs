@@ -316,7 +316,7 @@ impl RunFolder {
         self.0.join("samples")
     }
 
-    /// The folder of a classifier's last evaluation.
+    /// The folder of the last evaluation's pictures and numbers: of a classifier, or of images that were judged.
     pub fn evaluation(&self) -> PathBuf {
         self.0.join("evaluation")
     }
