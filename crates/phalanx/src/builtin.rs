@@ -44,27 +44,29 @@ fn sample(
     let context = Arc::new(Context::from_env(threads)?);
     let pipeline = DiffusersPipeline::open(&request.folder, context, request.precision)?;
     announce(&format!("{}: {}", request.folder.display(), pipeline.describe()));
-    let wanted = Request {
+    let sampler = request.sampler.parse().map_err(|error: TensorError| error)?;
+    let wanted = |seed: u64, columns: usize| Request {
         prompts: request.prompts.clone(),
-        columns: request.columns,
+        columns,
         size: request.size,
-        sampler: request.sampler.parse().map_err(|error: TensorError| error)?,
+        sampler,
         steps: request.steps,
         eta: request.eta,
         guidance: request.guidance,
         negative: request.negative.clone(),
-        seed: 0,
+        seed,
     };
     let start = Instant::now();
     let pictures = match *request.seeds {
-        [seed] => pipeline.draw(&Request { seed, ..wanted.clone() })?,
+        [seed] => pipeline.draw(&wanted(seed, request.columns))?,
         ref seeds => {
             // A column is the first of its seed.
-            let one = |seed: &u64| pipeline.draw(&Request { seed: *seed, columns: 1, ..wanted.clone() });
-            let of_seeds: Vec<_> = seeds.iter().map(one).collect::<Result<_, _>>()?;
+            let of_seeds = seeds.iter().map(|seed| pipeline.draw(&wanted(*seed, 1)));
+            let of_seeds = of_seeds.collect::<Result<Vec<_>, _>>()?;
             let row = |prompt: usize| of_seeds.iter().map(move |pictures| pictures[prompt].clone());
-            (0..wanted.prompts.len()).flat_map(row).collect()
+            (0..request.prompts.len()).flat_map(row).collect()
         }
     };
-    Ok(PublishedPictures { size: pipeline.size(&wanted), pictures, time: start.elapsed() })
+    let size = pipeline.size(&wanted(0, request.columns));
+    Ok(PublishedPictures { size, pictures, time: start.elapsed() })
 }

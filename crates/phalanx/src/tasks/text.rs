@@ -246,13 +246,6 @@ mod tests {
         builder.build().expect("small")
     }
 
-    /// The tokens that a preset reads of a caption.
-    fn context_of(preset: &str) -> usize {
-        let (_, preset) = PRESETS.iter().find(|(name, _)| *name == preset).expect("a preset");
-        let context = preset.lines().find_map(|line| line.strip_prefix("text_context = ")).expect("a key");
-        context.parse().expect("a number")
-    }
-
     #[test]
     fn captions_of_scenes_fit_their_context() {
         // As docs/diffusion.md says.
@@ -270,7 +263,9 @@ mod tests {
 
     #[test]
     fn captions_of_shapes_fit_the_context_of_their_preset() {
-        let context = context_of("shapes-diffusion");
+        let (_, preset) = PRESETS.iter().find(|(name, _)| *name == "shapes-diffusion").expect("a preset");
+        let context = preset.lines().find_map(|line| line.strip_prefix("text_context = ")).expect("a key");
+        let context: usize = context.parse().expect("a number");
         let tokenizer = ClipTokenizer::with_vocab(4096).expect("in range");
         let shapes =
             ShapesDataset::new(ShapesConfig { len: 3000, ..ShapesConfig::default() }).expect("sound");

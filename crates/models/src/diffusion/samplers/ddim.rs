@@ -3,7 +3,7 @@
 use phalanx_tensor::{Result, Tape, Value, ops};
 
 use super::steps::{ScheduleSteps, roots};
-use super::{NoiseOfStep, Sampler, SamplerConfig, SamplerOutput, combine, image_and_noise};
+use super::{NoiseOfStep, Sampler, SamplerConfig, SamplerOutput, combine, image_and_noise, network_input};
 use crate::diffusion::schedule::{NoiseSchedule, Prediction};
 
 /// Steps that add as much of the predicted noise as the next timestep has; `eta` replaces a part of it by fresh noise.
@@ -33,7 +33,7 @@ impl Sampler for Ddim {
     }
 
     fn scale_model_input(&self, tape: &Tape, sample: &Value, at: usize) -> Result<Value> {
-        self.steps.scale_input(tape, sample, self.prediction, at)
+        network_input(tape, sample, self.prediction, roots(self.steps.step(at)?[0]))
     }
 
     fn add_noise(&self, tape: &Tape, images: &Value, noise: &Value, at: usize) -> Result<Value> {

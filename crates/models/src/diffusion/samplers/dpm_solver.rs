@@ -1,11 +1,11 @@
 //! DPM-Solver++ (2M) (Lu et al. 2022).
 
-use phalanx_tensor::{Result, Tape, Value, ops};
+use phalanx_tensor::{Result, Tape, Value};
 
 use super::spacing::{karras, level_at, levels, timestep_of};
 use super::steps::pair;
 use super::{
-    NoiseOfStep, Sampler, SamplerConfig, SamplerOutput, Spacing, combine, image_and_noise, input_scale,
+    NoiseOfStep, Sampler, SamplerConfig, SamplerOutput, Spacing, combine, image_and_noise, network_input,
 };
 use crate::diffusion::schedule::{NoiseSchedule, Prediction};
 
@@ -52,10 +52,7 @@ impl Sampler for DpmSolver {
     }
 
     fn scale_model_input(&self, tape: &Tape, sample: &Value, at: usize) -> Result<Value> {
-        match input_scale(self.prediction, roots(pair(&self.sigmas, at)?[0])) {
-            1.0 => Ok(sample.clone()),
-            scale => ops::scale(tape, sample, scale),
-        }
+        network_input(tape, sample, self.prediction, roots(pair(&self.sigmas, at)?[0]))
     }
 
     fn noise_levels(&self) -> Vec<f64> {

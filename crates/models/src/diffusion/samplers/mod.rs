@@ -182,12 +182,17 @@ fn combine(tape: &Tape, terms: &[(f64, &Value)]) -> Result<Value> {
     sum.ok_or_else(|| TensorError::Backward("a sum of nothing".into()))
 }
 
-/// Returns the factor from a sample `signal`·x₀ + `strength`·ε to the network's input.
-fn input_scale(prediction: Prediction, (signal, strength): (f64, f64)) -> f64 {
+/// Returns the network's input of a sample `signal`·x₀ + `strength`·ε.
+fn network_input(
+    tape: &Tape,
+    sample: &Value,
+    prediction: Prediction,
+    (signal, strength): (f64, f64),
+) -> Result<Value> {
     match prediction {
-        Prediction::Epsilon | Prediction::Velocity => 1.0,
+        Prediction::Epsilon | Prediction::Velocity => Ok(sample.clone()),
         // The factors of image and noise add up to 1.
-        Prediction::Flow => 1.0 / (signal + strength),
+        Prediction::Flow => ops::scale(tape, sample, 1.0 / (signal + strength)),
     }
 }
 

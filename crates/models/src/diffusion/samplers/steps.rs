@@ -1,9 +1,9 @@
 //! The timesteps of a sampler with the noise at each.
 
-use phalanx_tensor::{Result, Tape, TensorError, Value, ops};
+use phalanx_tensor::{Result, Tape, TensorError, Value};
 
-use super::{SamplerConfig, Spacing, combine, input_scale};
-use crate::diffusion::schedule::{NoiseSchedule, Prediction};
+use super::{SamplerConfig, Spacing, combine};
+use crate::diffusion::schedule::NoiseSchedule;
 
 /// Timesteps of the schedule itself, with ā at each and at the end.
 #[derive(Debug, Clone)]
@@ -33,20 +33,6 @@ impl ScheduleSteps {
     pub(super) fn add_noise(&self, tape: &Tape, images: &Value, noise: &Value, at: usize) -> Result<Value> {
         let alpha = if at < self.timesteps.len() { self.alphas[at] } else { 1.0 };
         combine(tape, &[(alpha.sqrt(), images), ((1.0 - alpha).sqrt(), noise)])
-    }
-
-    /// Scales a sample for a network with this prediction at step `at`.
-    pub(super) fn scale_input(
-        &self,
-        tape: &Tape,
-        sample: &Value,
-        prediction: Prediction,
-        at: usize,
-    ) -> Result<Value> {
-        match input_scale(prediction, roots(self.step(at)?[0])) {
-            1.0 => Ok(sample.clone()),
-            scale => ops::scale(tape, sample, scale),
-        }
     }
 
     /// Returns ā before and after step `at`.
