@@ -211,6 +211,10 @@ fn pictures_are_drawn_from_32_and_16_bits() {
     assert!(distance(&of_sea(7.5, "a red bird"), &alone[0]) > 1e-4, "a negative prompt matters");
     let off = distance(&of_sea(7.5, "the sea"), &of_sea(1.0, ""));
     assert!(off < 1e-5, "away from its own prompt a picture is as without guidance: {off}");
+    let of =
+        |prompt: &str| wide.draw(&Request { columns: 1, ..request(&[prompt]) }).expect("draws").remove(0);
+    assert_eq!(of("the (sea:1)"), alone[0]);
+    assert!(distance(&of("the (sea:4)"), &alone[0]) > 1e-4, "a weight of a part matters");
     let rounded =
         open(half.path()).expect("opens").draw(&request(&["a red bird", "the sea"])).expect("draws");
     let off = pictures.iter().zip(&rounded).map(|(a, b)| distance(a, b)).fold(0.0, f32::max);
@@ -447,6 +451,17 @@ fn the_program_draws_from_a_folder() {
         (4 * 38, 4 * 20 + 10),
         "pictures of 16 pixels within borders of 2"
     );
+    // Each of several seeds has a column: the first picture that it draws alone.
+    let pixels = |seeds: &str, left: u32| {
+        let plain = "--steps 3 --scale 1 --no-captions";
+        let output = run(&format!("sample --diffusers . --out seeds.png {plain} {seeds}"));
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(String::from_utf8_lossy(&output.stdout).contains("3 steps each"));
+        let grid = image::open(place.path().join("seeds.png")).expect("a picture").to_rgb8();
+        image::imageops::crop_imm(&grid, left, 2, 16, 16).to_image()
+    };
+    assert_eq!(pixels("--seeds 7,4", 20), pixels("--seed 4 --columns 1", 2));
+    assert_ne!(pixels("--seeds 7,4", 2), pixels("--seed 4 --columns 1", 2));
     let output = run("sample --diffusers gone --out birds.png");
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("gone lacks model_index.json"));
