@@ -6,7 +6,7 @@ use clap::Command;
 const GROUPS: &[(&str, &[&str])] = &[
     ("Train", &["train", "plan", "find-lr", "config", "data", "tokens"]),
     ("Look", &["watch", "report", "serve", "track", "trace", "diagnose"]),
-    ("Use", &["eval", "predict", "sample", "write", "translate", "export", "hash"]),
+    ("Use", &["eval", "predict", "sample", "explain", "write", "translate", "export", "hash"]),
     ("Compare", &["sweep", "study"]),
     ("Cluster", &["submit", "status", "logs", "cancel", "join", "leave", "doctor"]),
     ("Shell", &["completions", "man"]),
@@ -120,6 +120,13 @@ pub(super) const EXAMPLES: &[(&str, [(&str, &str); 2])] = &[
         [
             ("sample runs/first --prompt \"a red circle\" --out grid.png", "a row of pictures for a prompt"),
             ("sample runs/first --prompt one --prompt two --columns 4 --out grid.png", "two rows of four"),
+        ],
+    ),
+    (
+        "explain",
+        [
+            ("explain runs/first", "what the model reads in captions, and where it looks"),
+            ("explain runs/first --samples 512 --pictures 0 --json", "the numbers, for scripts"),
         ],
     ),
     (

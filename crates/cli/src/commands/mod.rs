@@ -42,6 +42,7 @@ mod diagnose;
 mod doctor;
 mod environment;
 mod eval;
+mod explain;
 mod export;
 mod find_lr;
 mod hash;
@@ -117,6 +118,7 @@ enum Command {
     Plan(plan::PlanArgs),
     FindLr(find_lr::FindLrArgs),
     Sample(sample::SampleArgs),
+    Explain(explain::ExplainArgs),
     Write(write::WriteArgs),
     Translate(translate::TranslateArgs),
     Eval(eval::EvalArgs),
@@ -207,6 +209,7 @@ fn carry_out(program: &Program, command: Command) -> Result<(), CliError> {
         Command::Plan(args) => plan::run(program, &args),
         Command::FindLr(args) => find_lr::run(program, &args),
         Command::Sample(args) => sample::run(program, &args),
+        Command::Explain(args) => explain::run(program, &args),
         Command::Write(args) => write::run(program, &args),
         Command::Translate(args) => translate::run(program, &args),
         Command::Eval(args) => eval::run(program, &args),

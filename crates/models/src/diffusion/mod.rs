@@ -17,6 +17,8 @@ pub mod schedule;
 
 mod objective;
 
+mod patches;
+
 pub mod samplers;
 
 mod sampling;
@@ -24,6 +26,9 @@ mod sampling;
 pub use autoencoder_kl::{AutoencoderKL, AutoencoderKLConfig, LatentDistribution};
 pub use coordinates::{COORDINATES, with_coordinates};
 pub use objective::{NoisySamples, Objective};
+pub use patches::{from_patches, to_patches};
 pub use sampling::{InitialImages, SamplingLoop, latent_mask};
 pub use schedule::{BetaSchedule, NoiseSchedule, Prediction};
-pub use unet::{TextCondition, UNet2DConditionConfig, UNet2DConditionModel, UNet2DConfig, UNet2DModel};
+pub use unet::{
+    TextAttention, TextCondition, UNet2DConditionConfig, UNet2DConditionModel, UNet2DConfig, UNet2DModel,
+};

@@ -20,7 +20,7 @@ pub struct Objective {
 pub struct NoisySamples {
     /// The noisy images.
     pub sample: Value,
-    /// The noise, the velocity, or the direction of the flow.
+    /// The noise, the velocity, the direction of the flow, or the image.
     pub target: Value,
 }
 
@@ -54,6 +54,7 @@ impl Objective {
             Prediction::Epsilon => noise.clone(),
             Prediction::Velocity => self.schedule.velocity(tape, images, noise, timesteps)?,
             Prediction::Flow => ops::sub(tape, noise, images)?,
+            Prediction::Sample => images.clone(),
         };
         Ok(NoisySamples { sample, target })
     }

@@ -47,18 +47,21 @@ pub enum Prediction {
     /// The direction ε − x₀ of the straight path (1 − s)·x₀ + s·ε, which the network gets as its input (Liu et al. 2023; Lipman et
     /// al. 2023).
     Flow,
+    /// The image x₀.
+    Sample,
 }
 
 impl Prediction {
     /// All targets.
-    pub const ALL: &'static [Self] = &[Self::Epsilon, Self::Velocity, Self::Flow];
+    pub const ALL: &'static [Self] = &[Self::Epsilon, Self::Velocity, Self::Flow, Self::Sample];
 
     /// Checks that a prediction carries information about the image at every timestep of a schedule.
     pub(super) fn check(self, schedule: &NoiseSchedule) -> Result<()> {
         if self != Self::Epsilon || !schedule.ends_in_noise() {
             return Ok(());
         }
-        let expected = "expected v_prediction or flow_prediction for a schedule that ends in pure noise";
+        let expected =
+            "expected v_prediction, flow_prediction or sample for a schedule that ends in pure noise";
         Err(TensorError::Argument { name: "prediction", value: self.to_string(), expected })
     }
 }
@@ -91,7 +94,7 @@ pub(super) use named;
 
 named! {
     BetaSchedule { Linear = "linear", ScaledLinear = "scaled_linear", Cosine = "cosine" | "squaredcos_cap_v2", Flow = "flow" }
-    Prediction { Epsilon = "epsilon", Velocity = "v_prediction", Flow = "flow_prediction" }
+    Prediction { Epsilon = "epsilon", Velocity = "v_prediction", Flow = "flow_prediction", Sample = "sample" }
 }
 
 /// The largest number of timesteps; usual schedules have a thousand.
@@ -193,7 +196,7 @@ impl NoiseSchedule {
     }
 
     /// Returns the weight of a sample's squared error by min-SNR weighting (Hang et al. 2023): min(snr, γ)/snr for
-    /// noise, min(snr, γ)/(snr + 1) for velocity, min(snr, γ)/(√snr + 1)² for flow. It weights the error of the image by at most
+    /// noise, min(snr, γ)/(snr + 1) for velocity, min(snr, γ)/(√snr + 1)² for flow, min(snr, γ) for the image. It weights the error of the image by at most
     /// `gamma`.
     pub fn min_snr_weight(&self, timestep: usize, gamma: f64, prediction: Prediction) -> f64 {
         let snr = self.snr(timestep);
@@ -203,6 +206,7 @@ impl NoiseSchedule {
             Prediction::Epsilon => snr.min(gamma) / snr,
             Prediction::Velocity => snr.min(gamma) / (snr + 1.0),
             Prediction::Flow => snr.min(gamma) / (snr.sqrt() + 1.0).powi(2),
+            Prediction::Sample => snr.min(gamma),
         }
     }
 

@@ -45,6 +45,10 @@ fn knowing(
         let noise = ops::scale(tape, &noise, 1.0 / strength).expect("scaled");
         match prediction {
             Prediction::Flow => ops::add_scalar(tape, &noise, -image).expect("sum"),
+            Prediction::Sample => {
+                let nothing = ops::scale(tape, &noise, 0.0).expect("scaled");
+                ops::add_scalar(tape, &nothing, image).expect("sum")
+            }
             Prediction::Epsilon => noise,
             Prediction::Velocity => {
                 let of_noise = ops::scale(tape, &noise, signal).expect("scaled");

@@ -71,6 +71,25 @@ fn every_parameter_belongs_to_a_block_that_runs() {
 }
 
 #[test]
+fn every_transformer_tells_its_attention_to_a_text() {
+    let (model, _store) = build(true, |scope| UNet2DConditionModel::new(scope, &small_conditioned()));
+    let (sample, text) = (random("sample", &[2, 4, 8, 8]), random("text", &[2, 3, 6]));
+    let found = model.text_attention(&evaluation_tape(), &sample, &[7.0], &text).expect("fits");
+    let mut names: Vec<&str> = found.iter().map(|attention| attention.name.as_str()).collect();
+    names.sort_unstable();
+    let transformers = model.blocks().iter().filter(|block| block.name().contains("attentions")).count();
+    assert_eq!(names.len(), transformers);
+    assert!(names.contains(&"mid_block.attentions.0"), "{names:?}");
+    for attention in &found {
+        let [height, width] = attention.size;
+        assert_eq!(attention.shares.dims(), [2, height * width, 3], "{}", attention.name);
+        for shares in numbers(&attention.shares).chunks_exact(3) {
+            assert!((shares.iter().sum::<f32>() - 1.0).abs() < 1e-5, "{}: {shares:?}", attention.name);
+        }
+    }
+}
+
+#[test]
 fn recomputing_blocks_changes_no_bit() {
     let run = |recompute| {
         let config = UNet2DConditionConfig { dropout: 0.2, ..small_conditioned() };

@@ -7,7 +7,9 @@ use phalanx_tensor::Tape;
 
 use super::text::{TextSettings, Texts};
 use phalanx_trainer::config::{Config, Relations};
-use phalanx_trainer::engine::{Loss, Measure, Setup, StepInput, TaskSpec, TrainError, Training, number};
+use phalanx_trainer::engine::{
+    CaptionFeatures, CaptionReader, Loss, Measure, Setup, StepInput, TaskSpec, TrainError, Training, number,
+};
 
 /// The autoencoder.
 pub(super) struct Autoencoder {
@@ -89,7 +91,15 @@ fn autoencoder(setup: &mut Setup<'_>, settings: &CvaeSettings) -> Result<Trainin
         .evaluate(["loss", "l1", "kl"], Autoencoder::evaluate)
         // The loss changes its meaning while `model.l1_smooth` falls; the error does not.
         .headline("l1")
-        .sample(Autoencoder::sample))
+        .sample(Autoencoder::sample)
+        .reads_captions())
+}
+
+impl CaptionReader for Autoencoder {
+    fn features(&self, tape: &Tape, captions: &[String]) -> Result<Vec<CaptionFeatures>, TrainError> {
+        let whole = self.model.text().forward(tape, &self.texts.encode(captions)?)?.pooled;
+        Ok(vec![CaptionFeatures { name: "whole caption".to_owned(), rows: whole }])
+    }
 }
 
 impl Autoencoder {

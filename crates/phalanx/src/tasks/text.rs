@@ -13,7 +13,7 @@ use phalanx_tensor::io::WeightFile;
 use phalanx_tensor::{Param, ParamStore, Scope, TensorError};
 
 use phalanx_trainer::config::Relations;
-use phalanx_trainer::engine::{Setup, StepInput, TrainError};
+use phalanx_trainer::engine::{CaptionWord, Setup, StepInput, TrainError};
 
 phalanx_trainer::settings! {
     /// The settings of a text encoder.
@@ -181,6 +181,20 @@ impl Texts {
             ids.extend(known.get(caption).into_iter().flatten());
         }
         Ok(Tensor::from_vec(ids, (captions.len(), context), &Device::Cpu)?)
+    }
+
+    /// Returns the words of a caption, and the marks at its ends, with their tokens. The last one has the padding.
+    pub(super) fn words(&self, caption: &str) -> Vec<CaptionWord> {
+        let last = self.config.context - 1;
+        let mut words = vec![CaptionWord { text: "(begin)".to_owned(), tokens: 0..1 }];
+        let mut at = 1;
+        for word in caption.split_whitespace() {
+            let end = (at + self.tokenizer.tokenize(word).len()).min(last);
+            words.push(CaptionWord { text: word.to_owned(), tokens: at..end });
+            at = end;
+        }
+        words.push(CaptionWord { text: "(end)".to_owned(), tokens: at..last + 1 });
+        words
     }
 
     /// Tells the user in a step of training that captions are cut off, if one was.

@@ -122,6 +122,10 @@ fn pixels_without_text_agree_under_a_strategy_of_each_kind() {
         "model.conditional=false model.schedule=flow model.prediction=flow_prediction",
         &[("fsdp", 2, 1)],
     );
+    strategies_agree(
+        "model.conditional=false model.zero_snr=true model.prediction=sample model.patch=2 model.coordinates=true",
+        &[("ddp", 3, 0)],
+    );
 }
 
 #[test]

@@ -118,6 +118,19 @@ fn one_command_trains_both_stages_and_goes_on_to_the_bit() {
     }
     let said = place.succeed("sample moved --prompt x --out x.png --seeds 1,2,3 --steps 4");
     assert!(said.contains("3 pictures in ") && said.contains("4 steps each"), "{said}");
+    let said = place.succeed("explain moved --samples 8 --pictures 2");
+    for part in
+        ["tokens (192 numbers)", "chance", "8 held-out images, after step 8", "level of noise", "shape"]
+    {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let explained = fs::read_to_string(place.path("moved/explain/explain.json")).expect("reads");
+    let explained: serde_json::Value = serde_json::from_str(&explained).expect("JSON");
+    assert_eq!(explained["levels"].as_array().map(Vec::len), Some(10), "{explained}");
+    let found = &explained["features"][0]["accuracy"][4];
+    assert!(found.as_f64().is_some_and(|found| (0.0..=1.0).contains(&found)), "{explained}");
+    assert!(place.path("moved/explain/levels.svg").is_file());
+    image::open(place.path("moved/explain/attention.png")).expect("a picture");
     let said = place.succeed("eval --json moved");
     let report: serde_json::Value = serde_json::from_str(&said).expect("JSON");
     assert!(report["loss"].as_f64().is_some_and(|loss| loss > 0.0), "{said}");
@@ -133,15 +146,20 @@ fn what_cannot_be_is_refused_before_anything_is_trained() {
     refused("train small.toml --set model.heads=3", "model.heads 3 do not divide model.widths [8, 16]");
     refused(
         "train small.toml --set model.zero_snr=true",
-        "need a model.prediction of v_prediction or flow_prediction, not epsilon",
+        "need another model.prediction than epsilon, such as v_prediction",
     );
-    refused("train small.toml --set model.schedule=flow", "v_prediction or flow_prediction");
+    refused("train small.toml --set model.schedule=flow", "such as v_prediction");
     refused(
         "train small.toml --set model.schedule=flow --set model.prediction=flow_prediction --set model.min_snr=5",
         "model.min_snr counts the end of a schedule",
     );
     refused("train small.toml --set model.attention=[true]", "model.attention is of 1 levels");
     refused("train small.toml --set model.sampler=dpm", "dpm-solver++");
+    refused("train small.toml --set model.patch=0", "model.patch");
+    refused(
+        "train small.toml --set model.latent_images=false --set model.patch=3",
+        "model.patch = 3 does not divide model.image_size = 16",
+    );
     refused("train small.toml --set model.sample_steps=1001", "model.sample_steps 1001");
     refused("train small.toml --set data.normalise=imagenet", "draws from -1 to 1");
     refused("train small.toml --set model.first_stage=gone --out gone-run", "gone holds no run");
@@ -151,6 +169,11 @@ fn what_cannot_be_is_refused_before_anything_is_trained() {
     assert!(said.contains("diffusion of 4 x 8x8 latent images"), "{said}");
     let said = place.succeed("plan small.toml --ranks 2");
     assert!(said.contains("diffusion of 4 x 8x8 latent images"), "{said}");
+    let said =
+        place.succeed("train small.toml --dry-run --set model.latent_images=false --set model.patch=4");
+    assert!(said.contains("diffusion of 3 x 16x16 pixels in patches of 4x4"), "{said}");
+    place.succeed("train tiny-gpt --ranks 1 --steps 1 --out words --set eval.enabled=false");
+    assert!(place.fail("explain words").contains("a `gpt2` cannot be explained"));
     // Other trainings draw samples and nothing else.
     place.succeed("train tiny --ranks 1 --steps 2 --out cvae");
     let said = place.fail("sample cvae --prompt x --out x.png --strip");

@@ -55,10 +55,11 @@ pub use distributed::{World, in_one_process, invited_world, launcher_world, requ
 pub use error::{Divergence, TrainError};
 pub use estimate::{Estimate, estimate};
 pub use inference::{
-    AdapterFolder, ClassAnswer, GridStyle, ImageMetadata, METADATA_KEY, ModelAdapters, ModelMetadata,
-    ModelPlan, OnnxExport, Picture, PredictOptions, PredictOutcome, Prediction, RunEvaluation, SampleReport,
-    TrainedModel, TrainedWeights, describe, evaluate_model, export_onnx, plan_memory, predict, predict_texts,
-    sample_model, write_texts,
+    AdapterFolder, ClassAnswer, ExplainOptions, Explanation, GridStyle, ImageMetadata, LevelErrors,
+    METADATA_KEY, ModelAdapters, ModelMetadata, ModelPlan, OnnxExport, Picture, PredictOptions,
+    PredictOutcome, Prediction, ReadFeatures, ReadPicture, RunEvaluation, SampleReport, TrainedModel,
+    TrainedWeights, WordMap, describe, evaluate_model, explain_model, export_onnx, plan_memory, predict,
+    predict_texts, sample_model, write_texts,
 };
 pub use observer::{
     Event, NoopObserver, Observer, PhaseReport, ScaledRate, Started, StepRange, StepReport, UpdateReport,
@@ -72,8 +73,8 @@ pub use refusal::refusal;
 pub use train_loop::Resumable;
 pub use train_loop::{ReplicaFailure, RunEnd, has_diverged, rehearse, train, train_replicas};
 pub use training::{
-    ClassScores, Classes, Drawing, DrawingKind, Evaluator, EvaluatorOutput, FirstRun, ForwardInput,
-    ForwardOutput, KeptFile, Loss, Measure, OutputMeaning, ReferenceModel, Setup, StepInput, Task, TaskSpec,
-    TextInput, TextLength, TokenChoice, Training, TransformersModels, Writing, WrittenPart, WrittenText,
-    WrittenTexts, number,
+    CaptionFeatures, CaptionReader, CaptionWord, ClassScores, Classes, Drawing, DrawingKind, Evaluator,
+    EvaluatorOutput, FirstRun, ForwardInput, ForwardOutput, KeptFile, Loss, Measure, OutputMeaning,
+    ReferenceModel, Setup, StepInput, Task, TaskSpec, TextInput, TextLength, TokenAttention, TokenChoice,
+    Training, TransformersModels, Writing, WrittenPart, WrittenText, WrittenTexts, number,
 };

@@ -45,18 +45,31 @@ impl Projections {
 
     /// Attends from tokens [N, T, width] to [N, S, seen]; returns [N, T, width].
     pub(super) fn forward(&self, tape: &Tape, x: &Value, seen: &Value) -> Result<Value> {
-        let split = |x: Value| -> Result<Value> {
-            let &[batch, length, width] = x.dims() else {
-                let problem = format!("expected [N, T, C], not {:?}", x.shape());
-                return Err(TensorError::Shape { op: "attention", problem });
-            };
-            ops::reshape(tape, &x, (batch, length, self.heads, width / self.heads))
-        };
-        let q = split(self.to_q.forward(tape, x)?)?;
-        let k = split(self.to_k.forward(tape, seen)?)?;
-        let v = split(self.to_v.forward(tape, seen)?)?;
+        let q = self.split(tape, &self.to_q.forward(tape, x)?)?;
+        let k = self.split(tape, &self.to_k.forward(tape, seen)?)?;
+        let v = self.split(tape, &self.to_v.forward(tape, seen)?)?;
         let mixed = ops::attention(tape, &q, &k, &v, &AttentionOptions::default())?;
         self.to_out.forward(tape, &ops::reshape(tape, &mixed, x.shape().clone())?)
+    }
+
+    /// Returns the shares [N, T, S] that tokens [N, T, width] take from each of [N, S, seen]: the mean of the heads' attention.
+    pub(super) fn shares(&self, tape: &Tape, x: &Value, seen: &Value) -> Result<Value> {
+        let q = self.split(tape, &self.to_q.forward(tape, x)?)?;
+        let k = self.split(tape, &self.to_k.forward(tape, seen)?)?;
+        let head = q.dims()[3] as f64;
+        let (q, k) = (ops::permute(tape, &q, &[0, 2, 1, 3])?, ops::permute(tape, &k, &[0, 2, 3, 1])?);
+        let scores = ops::scale(tape, &ops::matmul(tape, &q, &k)?, 1.0 / head.sqrt())?;
+        let sum = ops::sum_over(tape, &ops::softmax(tape, &scores)?, 1)?;
+        ops::scale(tape, &sum, 1.0 / self.heads as f64)
+    }
+
+    /// Splits tokens [N, T, width] into [N, T, heads, width / heads].
+    fn split(&self, tape: &Tape, x: &Value) -> Result<Value> {
+        let &[batch, length, width] = x.dims() else {
+            let problem = format!("expected [N, T, C], not {:?}", x.shape());
+            return Err(TensorError::Shape { op: "attention", problem });
+        };
+        ops::reshape(tape, x, (batch, length, self.heads, width / self.heads))
     }
 }
 
@@ -122,5 +135,49 @@ impl Block for Attention {
         let tokens = to_tokens(tape, &self.group_norm.forward(tape, x)?)?;
         let mixed = self.projections.forward(tape, &tokens, &tokens)?;
         Ok(vec![ops::add(tape, &to_image(tape, &mixed, x)?, x)?])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use candle_core::{Device, Tensor};
+    use phalanx_tensor::{Array, BuildOptions, Context, Key, Session, StoreBuilder};
+
+    use super::*;
+
+    fn random(name: &str, dims: [usize; 3]) -> Value {
+        let mut values = vec![0.0; dims.iter().product()];
+        Key::new(1).stream(name).normal(0, &mut values);
+        let values: Vec<f32> = values.into_iter().map(|value| value as f32).collect();
+        Value::constant(Array::from(Tensor::from_vec(values, &dims[..], &Device::Cpu).expect("as many")))
+    }
+
+    #[test]
+    fn shares_are_those_of_the_fused_attention() {
+        let builder = StoreBuilder::new(BuildOptions::default());
+        let scope = builder.root().pp("attn").block();
+        let projections = Projections::new(&scope, (4, 6), 1, true, false).expect("fits");
+        builder.build().expect("unique names");
+        let tape = Tape::forward_only(Session::evaluation(Arc::new(Context::new(1))));
+        let (x, seen) = (random("x", [2, 5, 4]), random("seen", [2, 4, 6]));
+        let shares = projections.shares(&tape, &x, &seen).expect("fits");
+        assert_eq!(shares.dims(), [2, 5, 4]);
+        // Values of which each token has one of its own turn the output into shares.
+        let q = projections.split(&tape, &projections.to_q.forward(&tape, &x).expect("fits")).expect("fits");
+        let k =
+            projections.split(&tape, &projections.to_k.forward(&tape, &seen).expect("fits")).expect("fits");
+        let own = Tensor::eye(4, candle_core::DType::F32, &Device::Cpu).expect("square");
+        let own = Tensor::stack(&[&own, &own], 0).and_then(|own| own.reshape((2, 4, 1, 4))).expect("as many");
+        let v = Value::constant(Array::from(own.contiguous().expect("fits")));
+        let fused = ops::attention(&tape, &q, &k, &v, &AttentionOptions::default()).expect("fits");
+        let numbers = |value: &Value| {
+            let flat = value.to_host().expect("on the host").flatten_all().expect("any shape");
+            flat.to_vec1::<f32>().expect("f32")
+        };
+        for (own, fused) in numbers(&shares).iter().zip(numbers(&fused)) {
+            assert!((own - fused).abs() < 1e-6, "{own} {fused}");
+        }
     }
 }

@@ -15,7 +15,7 @@ pub(super) use convolutions::{Convolution, NormAndConvolution};
 pub(super) use resample::{Downsample2D, Upsample2D};
 pub(super) use resnet::{ResnetBlock2D, ResnetConfig};
 pub(super) use time::{ClassEmbedding, TimeEmbedding, sinusoids};
-pub(super) use transformer::{Transformer2D, TransformerConfig};
+pub(super) use transformer::{TextShares, Transformer2D, TransformerConfig};
 
 use phalanx_tensor::nn::{Conv2d, Linear};
 use phalanx_tensor::ops::Conv2dOptions;

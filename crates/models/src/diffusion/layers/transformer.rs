@@ -1,5 +1,7 @@
 //! The spatial transformer: attention of the pixels of an image to each other and to a text (Rombach et al. 2022).
 
+use std::sync::Arc;
+
 use phalanx_tensor::nn::{Conv2d, GroupNorm, LayerNorm, Linear};
 use phalanx_tensor::ops::{self, Conv2dOptions};
 use phalanx_tensor::{Block, Result, Scope, Tape, TensorError, Value};
@@ -60,9 +62,20 @@ impl Layer {
         })
     }
 
-    fn forward(&self, tape: &Tape, x: &Value, text: &Value) -> Result<Value> {
+    /// Returns the shares [N, T, S] that tokens [N, T, C] take from those of the text.
+    fn text_shares(&self, tape: &Tape, x: &Value, text: &Value) -> Result<Value> {
+        let x = self.mixed(tape, x)?;
+        self.attn2.shares(tape, &self.norm2.forward(tape, &x)?, text)
+    }
+
+    /// Applies self-attention.
+    fn mixed(&self, tape: &Tape, x: &Value) -> Result<Value> {
         let normed = self.norm1.forward(tape, x)?;
-        let x = ops::add(tape, &self.attn1.forward(tape, &normed, &normed)?, x)?;
+        ops::add(tape, &self.attn1.forward(tape, &normed, &normed)?, x)
+    }
+
+    fn forward(&self, tape: &Tape, x: &Value, text: &Value) -> Result<Value> {
+        let x = self.mixed(tape, x)?;
         let seen = self.attn2.forward(tape, &self.norm2.forward(tape, &x)?, text)?;
         let x = ops::add(tape, &seen, &x)?;
         let both = self.expand.forward(tape, &self.norm3.forward(tape, &x)?)?;
@@ -112,6 +125,26 @@ impl Transformer2D {
             name: scope.block_name().to_owned(),
         })
     }
+
+    /// Returns the tokens [N, H·W, C] of images [N, C, H, W].
+    fn tokens(&self, tape: &Tape, x: &Value) -> Result<Value> {
+        let normed = self.norm.forward(tape, x)?;
+        match &self.proj_in {
+            Projection::Conv(conv) => to_tokens(tape, &conv.forward(tape, &normed)?),
+            Projection::Linear(linear) => linear.forward(tape, &to_tokens(tape, &normed)?),
+        }
+    }
+}
+
+/// Splits the inputs of a block into images and a text.
+fn images_and_text(inputs: &[Value]) -> Result<(&Value, &Value)> {
+    match inputs {
+        [x, text] => Ok((x, text)),
+        _ => {
+            let problem = "a spatial transformer takes images and a text".to_owned();
+            Err(TensorError::Shape { op: "attention", problem })
+        }
+    }
 }
 
 impl Block for Transformer2D {
@@ -121,15 +154,8 @@ impl Block for Transformer2D {
 
     /// Takes images [N, C, H, W] and text tokens [N, S, text]; returns images.
     fn forward(&self, tape: &Tape, inputs: &[Value]) -> Result<Vec<Value>> {
-        let [x, text] = inputs else {
-            let problem = "a spatial transformer takes images and a text".to_owned();
-            return Err(TensorError::Shape { op: "attention", problem });
-        };
-        let normed = self.norm.forward(tape, x)?;
-        let mut tokens = match &self.proj_in {
-            Projection::Conv(conv) => to_tokens(tape, &conv.forward(tape, &normed)?)?,
-            Projection::Linear(linear) => linear.forward(tape, &to_tokens(tape, &normed)?)?,
-        };
+        let (x, text) = images_and_text(inputs)?;
+        let mut tokens = self.tokens(tape, x)?;
         for layer in &self.layers {
             tokens = layer.forward(tape, &tokens, text)?;
         }
@@ -138,5 +164,34 @@ impl Block for Transformer2D {
             Projection::Linear(linear) => to_image(tape, &linear.forward(tape, &tokens)?, x)?,
         };
         Ok(vec![ops::add(tape, &out, x)?])
+    }
+}
+
+/// The attention of a [`Transformer2D`] to the text, as a block of the same parameters.
+#[derive(Debug)]
+pub(in crate::diffusion) struct TextShares(pub(in crate::diffusion) Arc<Transformer2D>);
+
+impl Block for TextShares {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    /// Takes images [N, C, H, W] and text tokens [N, S, text]; returns the shares [N, H·W, S] that pixels take from each token, the mean
+    /// of heads and layers.
+    fn forward(&self, tape: &Tape, inputs: &[Value]) -> Result<Vec<Value>> {
+        let (x, text) = images_and_text(inputs)?;
+        let layers = &self.0.layers;
+        let mut tokens = self.0.tokens(tape, x)?;
+        let mut sum: Option<Value> = None;
+        for layer in layers {
+            let shares = layer.text_shares(tape, &tokens, text)?;
+            sum = Some(match sum {
+                Some(sum) => ops::add(tape, &sum, &shares)?,
+                None => shares,
+            });
+            tokens = layer.forward(tape, &tokens, text)?;
+        }
+        let sum = sum.ok_or_else(|| TensorError::Backward("a spatial transformer has no layers".into()))?;
+        Ok(vec![ops::scale(tape, &sum, 1.0 / layers.len() as f64)?])
     }
 }

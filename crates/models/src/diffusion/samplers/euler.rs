@@ -53,7 +53,7 @@ impl Sampler for Euler {
     fn scale_model_input(&self, tape: &Tape, sample: &Value, at: usize) -> Result<Value> {
         let sigma = self.sigmas.get(at).copied().ok_or_else(|| no_such_step(at, self.timesteps.len()))?;
         let of_network = match self.prediction {
-            Prediction::Epsilon | Prediction::Velocity => (sigma * sigma + 1.0).sqrt(),
+            Prediction::Epsilon | Prediction::Velocity | Prediction::Sample => (sigma * sigma + 1.0).sqrt(),
             Prediction::Flow => sigma + 1.0,
         };
         ops::scale(tape, sample, 1.0 / of_network)
@@ -78,6 +78,7 @@ impl Sampler for Euler {
         let [sigma, next] = pair(&self.sigmas, at)?;
         let square = sigma * sigma + 1.0;
         let mut image = match self.prediction {
+            Prediction::Sample => output.clone(),
             Prediction::Epsilon => combine(tape, &[(1.0, sample), (-sigma, output)])?,
             Prediction::Velocity => {
                 combine(tape, &[(1.0 / square, sample), (-sigma / square.sqrt(), output)])?

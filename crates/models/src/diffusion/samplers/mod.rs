@@ -190,7 +190,7 @@ fn network_input(
     (signal, strength): (f64, f64),
 ) -> Result<Value> {
     match prediction {
-        Prediction::Epsilon | Prediction::Velocity => Ok(sample.clone()),
+        Prediction::Epsilon | Prediction::Velocity | Prediction::Sample => Ok(sample.clone()),
         // The factors of image and noise add up to 1.
         Prediction::Flow => ops::scale(tape, sample, 1.0 / (signal + strength)),
     }
@@ -206,7 +206,9 @@ fn image_and_noise(
     (signal, strength): (f64, f64),
     clip: Option<f64>,
 ) -> Result<(Value, Value)> {
+    let rest = |image: &Value| combine(tape, &[(1.0 / strength, sample), (-signal / strength, image)]);
     let (image, noise) = match prediction {
+        Prediction::Sample => (output.clone(), rest(output)?),
         Prediction::Epsilon => {
             let image = combine(tape, &[(1.0 / signal, sample), (-strength / signal, output)])?;
             (image, output.clone())
@@ -225,6 +227,6 @@ fn image_and_noise(
     };
     let Some(limit) = clip else { return Ok((image, noise)) };
     let image = ops::clamp(tape, &image, -limit, limit)?;
-    let noise = combine(tape, &[(1.0 / strength, sample), (-signal / strength, &image)])?;
+    let noise = rest(&image)?;
     Ok((image, noise))
 }

@@ -1,12 +1,15 @@
 //! The U-Net with a text.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use phalanx_tensor::{Block, Result, Scope, Tape, TensorError, Value};
 
 use super::UNet2DConfig;
 use super::trunk::{Trunk, TrunkInput};
-use crate::diffusion::layers::{Transformer2D, TransformerConfig};
+use crate::diffusion::layers::{TextShares, Transformer2D, TransformerConfig};
+use crate::run_block::run_block;
 
 /// The settings of a [`UNet2DConditionModel`], under diffusers' names.
 #[derive(Debug, Clone, PartialEq)]
@@ -110,6 +113,26 @@ impl<'v> From<&'v Value> for TextCondition<'v> {
 pub struct UNet2DConditionModel {
     config: UNet2DConditionConfig,
     trunk: Trunk,
+    /// The spatial transformers, in the order of execution.
+    transformers: Vec<PlacedTransformer>,
+}
+
+/// A spatial transformer, with its name in the network.
+#[derive(Debug, Clone)]
+struct PlacedTransformer {
+    name: String,
+    transformer: Arc<Transformer2D>,
+}
+
+/// The attention of a spatial transformer to a text.
+#[derive(Debug, Clone)]
+pub struct TextAttention {
+    /// The name of the transformer in diffusers, such as `mid_block.attentions.0`.
+    pub name: String,
+    /// Height and width of its images.
+    pub size: [usize; 2],
+    /// The shares [N, H·W, S] that pixels, row by row, take from each token; the mean of heads and layers. They sum to 1.
+    pub shares: Value,
 }
 
 impl UNet2DConditionModel {
@@ -138,6 +161,8 @@ impl UNet2DConditionModel {
             dropout: config.dropout,
             zero_init: config.zero_init,
         };
+        let transformers = RefCell::new(Vec::new());
+        let prefix = scope.prefix();
         let attend = |scope: &Scope, channels: usize, level: usize| -> Result<Arc<dyn Block>> {
             let config = TransformerConfig {
                 channels,
@@ -148,10 +173,15 @@ impl UNet2DConditionModel {
                 linear: config.use_linear_projection,
                 zero_init: config.zero_init,
             };
-            Ok(Arc::new(Transformer2D::new(scope, config)?))
+            let transformer = Arc::new(Transformer2D::new(scope, config)?);
+            let name = scope.prefix();
+            let name = name.strip_prefix(prefix).unwrap_or(name).trim_start_matches('.').to_owned();
+            transformers.borrow_mut().push(PlacedTransformer { name, transformer: transformer.clone() });
+            Ok(transformer)
         };
         let class = config.projection_class_embeddings_input_dim;
-        Ok(Self { trunk: Trunk::new(scope, trunk, class, attend)?, config: config.clone() })
+        let trunk = Trunk::new(scope, trunk, class, attend)?;
+        Ok(Self { trunk, transformers: transformers.into_inner(), config: config.clone() })
     }
 
     /// Returns the settings.
@@ -204,5 +234,35 @@ impl UNet2DConditionModel {
             return Err(TensorError::Shape { op: "u-net", problem });
         }
         self.trunk.forward(tape, TrunkInput { sample, timesteps, text: Some(text), feature }, watch)
+    }
+
+    /// Computes what the pixels of noisy images attend to in a text, in each spatial transformer.
+    ///
+    /// # Errors
+    /// Errors of [`UNet2DConditionModel::forward`].
+    pub fn text_attention<'v>(
+        &self,
+        tape: &Tape,
+        sample: &Value,
+        timesteps: &[f64],
+        text: impl Into<TextCondition<'v>>,
+    ) -> Result<Vec<TextAttention>> {
+        let text = text.into();
+        let mut inputs = BTreeMap::new();
+        self.forward_watched(tape, sample, timesteps, text, &mut |name, value| {
+            if name.contains("resnets") {
+                inputs.insert(name.replace("resnets", "attentions"), value.clone());
+            }
+        })?;
+        let of = |placed: &PlacedTransformer| {
+            let x = inputs.remove(&placed.name).ok_or_else(|| {
+                TensorError::Backward(format!("the input of {} was not watched", placed.name))
+            })?;
+            let size = [x.dims()[2], x.dims()[3]];
+            let block: Arc<dyn Block> = Arc::new(TextShares(placed.transformer.clone()));
+            let shares = run_block(tape, &block, &[x, text.tokens.clone()])?;
+            Ok(TextAttention { name: placed.name.clone(), size, shares })
+        };
+        self.transformers.iter().map(of).collect()
     }
 }

@@ -11,6 +11,6 @@ mod trunk;
 mod condition;
 mod plain;
 
-pub use condition::{TextCondition, UNet2DConditionConfig, UNet2DConditionModel};
+pub use condition::{TextAttention, TextCondition, UNet2DConditionConfig, UNet2DConditionModel};
 pub use config::UNet2DConfig;
 pub use plain::UNet2DModel;

@@ -1,11 +1,11 @@
 //! The trained network: a U-Net, and the text encoder of its captions.
 
 use phalanx_models::diffusion::{
-    COORDINATES, TextCondition, UNet2DConditionConfig, UNet2DConditionModel, UNet2DConfig, UNet2DModel,
-    with_coordinates,
+    COORDINATES, TextAttention, TextCondition, UNet2DConditionConfig, UNet2DConditionModel, UNet2DConfig,
+    UNet2DModel, from_patches, to_patches, with_coordinates,
 };
 use phalanx_models::{ClipTextConfig, ClipTextEncoder, TextFeatures};
-use phalanx_tensor::{Buffer, Result, Scope, Tape, Value};
+use phalanx_tensor::{Buffer, Result, Scope, Tape, TensorError, Value};
 
 use super::DiffusionSettings;
 use crate::tasks::text::Texts;
@@ -16,6 +16,8 @@ pub(super) struct Denoiser {
     unet: Unet,
     /// Adds coordinates to the images.
     has_coordinates: bool,
+    /// The side of the patches that are positions of the U-Net.
+    patch: usize,
     /// The scaling factor of latent images; 0 until it is measured.
     scale: Buffer,
 }
@@ -35,6 +37,8 @@ impl Denoiser {
     ) -> Result<Self> {
         let place = scope.pp("unet");
         let has_coordinates = settings.unet.coordinates;
+        let patch = settings.unet.patch;
+        let channels = channels * patch * patch;
         let in_channels = channels + if has_coordinates { COORDINATES } else { 0 };
         let unet = match text {
             Some(text) => {
@@ -78,7 +82,7 @@ impl Denoiser {
                 Unet::Unconditional(Box::new(UNet2DModel::new(&place, &config)?))
             }
         };
-        Ok(Self { unet, has_coordinates, scale: scope.buffer("latent_scale", 1, 0.0)? })
+        Ok(Self { unet, has_coordinates, patch, scale: scope.buffer("latent_scale", 1, 0.0)? })
     }
 
     /// Returns the scaling factor of latent images, if it was measured.
@@ -113,25 +117,46 @@ impl Denoiser {
         timesteps: &[f64],
         features: Option<&TextFeatures>,
     ) -> Result<Value> {
-        let located;
-        let sample = match self.has_coordinates {
-            true => {
-                located = with_coordinates(tape, sample)?;
-                &located
-            }
-            false => sample,
-        };
-        match (&self.unet, features) {
+        let sample = &self.input(tape, sample)?;
+        let predicted = match (&self.unet, features) {
             (Unet::Conditional(both), Some(features)) => {
-                let pooled = both.0.config().projection_class_embeddings_input_dim.is_some();
-                let feature = pooled.then_some(&features.pooled);
-                both.0.forward(tape, sample, timesteps, TextCondition { tokens: &features.tokens, feature })
+                both.0.forward(tape, sample, timesteps, condition(&both.0, features))
             }
             (Unet::Unconditional(unet), _) => unet.forward(tape, sample, timesteps),
             (Unet::Conditional(_), None) => {
                 let problem = "a conditional network needs captions".to_owned();
-                Err(phalanx_tensor::TensorError::Shape { op: "u-net", problem })
+                Err(TensorError::Shape { op: "u-net", problem })
             }
+        }?;
+        if self.patch == 1 { Ok(predicted) } else { from_patches(tape, &predicted, self.patch) }
+    }
+
+    /// Returns the attention of each layer to captions; none of an unconditional network.
+    pub(super) fn text_attention(
+        &self,
+        tape: &Tape,
+        sample: &Value,
+        timesteps: &[f64],
+        features: Option<&TextFeatures>,
+    ) -> Result<Vec<TextAttention>> {
+        let sample = &self.input(tape, sample)?;
+        match (&self.unet, features) {
+            (Unet::Conditional(both), Some(features)) => {
+                both.0.text_attention(tape, sample, timesteps, condition(&both.0, features))
+            }
+            _ => Ok(Vec::new()),
         }
     }
+
+    /// Returns the input of the network: images as patches, with coordinates if it takes them.
+    fn input(&self, tape: &Tape, sample: &Value) -> Result<Value> {
+        let patches = if self.patch == 1 { sample.clone() } else { to_patches(tape, sample, self.patch)? };
+        if self.has_coordinates { with_coordinates(tape, &patches) } else { Ok(patches) }
+    }
+}
+
+/// The features of captions that a network takes.
+fn condition<'f>(unet: &UNet2DConditionModel, features: &'f TextFeatures) -> TextCondition<'f> {
+    let pooled = unet.config().projection_class_embeddings_input_dim.is_some();
+    TextCondition { tokens: &features.tokens, feature: pooled.then_some(&features.pooled) }
 }

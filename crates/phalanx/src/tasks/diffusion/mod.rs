@@ -6,6 +6,7 @@
 
 mod denoiser;
 mod drawing;
+mod explaining;
 mod first_stage;
 mod settings;
 mod training;

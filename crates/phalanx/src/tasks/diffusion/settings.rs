@@ -44,6 +44,9 @@ phalanx_trainer::settings! {
         groups: usize = 8;
         /// Attention heads.
         heads: usize = 4;
+        /// Cut images into patches of this many pixels a side, each a position of the U-Net with all its pixels as channels; 1 =
+        /// pixels.
+        patch: usize = 1;
         /// Tell the network the coordinates of each position, in two further channels of its input (Liu et al. 2018).
         coordinates: bool = false;
         /// Probability of dropping an element in residual blocks.
@@ -64,7 +67,7 @@ phalanx_trainer::settings! {
         betas: Vec<f64> = Vec::new();
         /// Timesteps of the schedule.
         timesteps: usize = 1000;
-        /// The schedule is stretched so that nothing of the image is left at its end; needs v_prediction or flow_prediction.
+        /// The schedule is stretched so that nothing of the image is left at its end; needs another model.prediction than epsilon.
         zero_snr: bool = false;
         /// Min-SNR weighting: a timestep counts as much as its signal-to-noise ratio, at most this; 0 = all alike.
         min_snr: f64 = 0.0;
@@ -171,7 +174,14 @@ impl DiffusionSettings {
     pub(super) fn check(&self, config: &Config, relations: &mut Relations<'_>) {
         check_pixels(config, relations);
         // How small latent images are the first stage knows.
-        let size = if self.latent_images { 0 } else { config.model.image_size };
+        let patch = self.unet.patch.max(1);
+        let size = if self.latent_images { 0 } else { config.model.image_size / patch };
+        relations.positive("model.patch", self.unet.patch as u64);
+        relations.require(
+            self.latent_images || config.model.image_size.is_multiple_of(patch),
+            "model.patch",
+            format!("model.patch = {patch} does not divide model.image_size = {}", config.model.image_size),
+        );
         check_widths(&self.unet.widths, self.unet.groups, size, relations);
         let (levels, given) = (self.unet.widths.len(), self.unet.attention.len());
         relations.require(
@@ -259,7 +269,7 @@ impl DiffusionSettings {
         relations.require(
             !ends_in_noise || self.target.prediction != Prediction::Epsilon,
             "model.prediction",
-            "model.zero_snr and model.schedule = flow need a model.prediction of v_prediction or flow_prediction, not epsilon"
+            "model.zero_snr and model.schedule = flow need another model.prediction than epsilon, such as v_prediction"
                 .to_owned(),
         );
         relations.require(

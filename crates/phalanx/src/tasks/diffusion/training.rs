@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Tensor};
 use phalanx_models::diffusion::Objective;
-use phalanx_tensor::{Key, TensorError, Value, loss, ops};
+use phalanx_tensor::{Key, Tape, TensorError, Value, loss, ops};
 
 use super::{Denoiser, DiffusionSettings, FirstStage};
 use crate::tasks::text::Texts;
@@ -35,11 +35,10 @@ fn diffusion(setup: &mut Setup<'_>, settings: &DiffusionSettings) -> Result<Trai
         false => None,
     };
     let [channels, height, _] = first_stage.as_ref().map_or([3, size, size], FirstStage::dims);
-    let factor = 1_usize << (settings.unet.widths.len() - 1);
-    if !height.is_multiple_of(factor) {
+    let (patch, halvings) = (settings.unet.patch, settings.unet.widths.len() - 1);
+    if !height.is_multiple_of(patch << halvings) {
         return Err(TrainError::Setup(format!(
-            "latent images of {height}x{height} cannot be halved {} times, as model.widths do",
-            settings.unet.widths.len() - 1
+            "latent images of {height}x{height} in patches of {patch}x{patch} cannot be halved {halvings} times, as model.widths do"
         )));
     }
     let text = settings.conditional.then(|| texts.encoder().clone());
@@ -50,29 +49,31 @@ fn diffusion(setup: &mut Setup<'_>, settings: &DiffusionSettings) -> Result<Trai
         None => setup.network("denoiser", build)?,
     };
     let of = if settings.latent_images { "latent images" } else { "pixels" };
+    let patches = if patch == 1 { String::new() } else { format!(" in patches of {patch}x{patch}") };
     let told = match &text {
         Some(text) => format!("text encoder {} x {}", text.layers, text.width),
         None => "no text".to_owned(),
     };
     let name = format!(
-        "diffusion of {channels} x {height}x{height} {of}, U-Net {:?}, {told}, {} under a {} schedule",
+        "diffusion of {channels} x {height}x{height} {of}{patches}, U-Net {:?}, {told}, {} under a {} schedule",
         settings.unet.widths, settings.target.prediction, settings.target.schedule
     );
     let objective = settings.objective()?;
     let model = Diffusion { settings: settings.clone(), denoiser, texts, first_stage, objective, size };
-    Ok(Training::new(name, model)
+    let training = Training::new(name, model)
         .loss(Diffusion::loss)
         .evaluate(["loss"], Diffusion::evaluate)
-        .draw(Diffusion::draw))
+        .draw(Diffusion::draw);
+    Ok(if settings.conditional { training.reads_captions() } else { training })
 }
 
 /// The random values of a step's samples.
-struct Draws {
-    noise: Value,
+pub(super) struct Draws {
+    pub(super) noise: Value,
     /// Numbers in [0, 1) that choose timesteps.
-    timesteps: Vec<f64>,
+    pub(super) timesteps: Vec<f64>,
     /// True for samples whose caption is hidden.
-    hidden: Vec<bool>,
+    pub(super) hidden: Vec<bool>,
 }
 
 impl Diffusion {
@@ -93,51 +94,45 @@ impl Diffusion {
         Ok(error)
     }
 
-    /// On noise and timesteps that are functions of each picture and nothing else, so that any number of ranks and any batch
-    /// measure the same.
     fn evaluate(&self, step: &StepInput<'_>) -> Result<[f64; 1], TrainError> {
         let images = self.images(step)?;
-        let rows = step.batch.tensor("images")?.flatten_from(1)?.to_vec2::<f32>()?;
-        let dims = images.dims().to_vec();
-        let len: usize = dims[1..].iter().product();
-        let mut noise = vec![0.0; dims[0] * len];
-        let mut timesteps = vec![0.0; dims[0]];
-        for ((row, noise), timestep) in rows.iter().zip(noise.chunks_exact_mut(len)).zip(&mut timesteps) {
-            let key = Key::new(fingerprint(row)).stream("evaluation");
-            key.normal(0, noise);
-            key.stream("timestep").uniform(0, std::slice::from_mut(timestep));
-        }
-        let noise = Tensor::from_vec(noise, dims, &Device::Cpu)?.to_dtype(DType::F32)?;
-        let noise = Value::constant(step.tape.backend().from_host(&noise)?);
-        let hidden = vec![false; timesteps.len()];
-        Ok([number(&self.error(step, &images, &Draws { noise, timesteps, hidden })?)?])
+        Ok([number(&self.error(step, &images, &own_draws(step, &images)?)?)?])
     }
 
     /// The weighted squared error of predictions.
     fn error(&self, step: &StepInput<'_>, images: &Value, draws: &Draws) -> Result<Value, TrainError> {
-        let tape = step.tape;
+        let captions = step.texts("captions")?.iter().zip(&draws.hidden);
+        let shown = captions.map(|(caption, hidden)| if *hidden { String::new() } else { caption.clone() });
+        let Predicted { predicted, target } =
+            self.predict(step.tape, images, draws, &shown.collect::<Vec<_>>())?;
+        step.mean(&predicted, |rows, range, over| {
+            let target = ops::narrow(step.tape, &target, 0, range.start, range.len())?;
+            loss::mse(step.tape, rows, &target, over)
+        })
+    }
+
+    /// Predicts noisy samples under captions.
+    pub(super) fn predict(
+        &self,
+        tape: &Tape,
+        images: &Value,
+        draws: &Draws,
+        captions: &[String],
+    ) -> Result<Predicted, TrainError> {
         let timesteps = self.objective.timesteps(&draws.timesteps);
         let noised = self.objective.noisy_samples(tape, images, &draws.noise, &timesteps)?;
         let told = match self.settings.conditional {
-            true => {
-                let captions = step.texts("captions")?.iter().zip(&draws.hidden);
-                let shown =
-                    captions.map(|(caption, hidden)| if *hidden { String::new() } else { caption.clone() });
-                self.denoiser.read(tape, &self.texts, &shown.collect::<Vec<_>>())?
-            }
+            true => self.denoiser.read(tape, &self.texts, captions)?,
             false => None,
         };
         let times: Vec<f64> = timesteps.iter().map(|timestep| *timestep as f64).collect();
         let predicted = self.denoiser.predict(tape, &noised.sample, &times, told.as_ref())?;
         let (predicted, target) = self.objective.weighted(tape, predicted, noised.target, &timesteps)?;
-        step.mean(&predicted, |rows, range, over| {
-            let target = ops::narrow(tape, &target, 0, range.start, range.len())?;
-            loss::mse(tape, rows, &target, over)
-        })
+        Ok(Predicted { predicted, target })
     }
 
     /// Returns the images to denoise: a step's pixels, or its scaled latent images.
-    fn images(&self, step: &StepInput<'_>) -> Result<Value, TrainError> {
+    pub(super) fn images(&self, step: &StepInput<'_>) -> Result<Value, TrainError> {
         let Some(stage) = &self.first_stage else { return step.value("images") };
         let latent = stage.encode_step(step)?;
         let latent = Value::constant(step.tape.backend().cast(&latent.array()?, DType::F32)?);
@@ -151,6 +146,31 @@ impl Diffusion {
         };
         Ok(ops::scale(step.tape, &latent, scale)?)
     }
+}
+
+/// Predictions of samples with their targets, both weighted.
+pub(super) struct Predicted {
+    pub(super) predicted: Value,
+    pub(super) target: Value,
+}
+
+/// Draws noise and timesteps that are functions of each picture and nothing else, so that any number of ranks and any batch measure
+/// the same.
+pub(super) fn own_draws(step: &StepInput<'_>, images: &Value) -> Result<Draws, TrainError> {
+    let rows = step.batch.tensor("images")?.flatten_from(1)?.to_vec2::<f32>()?;
+    let dims = images.dims().to_vec();
+    let len: usize = dims[1..].iter().product();
+    let mut noise = vec![0.0; dims[0] * len];
+    let mut timesteps = vec![0.0; dims[0]];
+    for ((row, noise), timestep) in rows.iter().zip(noise.chunks_exact_mut(len)).zip(&mut timesteps) {
+        let key = Key::new(fingerprint(row)).stream("evaluation");
+        key.normal(0, noise);
+        key.stream("timestep").uniform(0, std::slice::from_mut(timestep));
+    }
+    let noise = Tensor::from_vec(noise, dims, &Device::Cpu)?.to_dtype(DType::F32)?;
+    let noise = Value::constant(step.tape.backend().from_host(&noise)?);
+    let hidden = vec![false; timesteps.len()];
+    Ok(Draws { noise, timesteps, hidden })
 }
 
 /// The standard deviation of the elements of all ranks' values.

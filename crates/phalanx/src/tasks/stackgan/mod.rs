@@ -259,7 +259,7 @@ fn stackgan(setup: &mut Setup<'_>, settings: &StackGanSettings) -> Result<Traini
         let measured = stages.iter().map(|stage| gan.evaluate(step, *stage));
         Ok(measured.collect::<Result<Vec<_>, _>>()?.concat())
     });
-    let training = training.sample(StackGan::sample);
+    let training = training.sample(StackGan::sample).reads_captions();
     let [_, second] = trained;
     Ok(if second { training.panels(StackGan::both_stages) } else { training })
 }

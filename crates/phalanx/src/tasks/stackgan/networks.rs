@@ -8,7 +8,7 @@ use phalanx_models::{StackGanConfig, StageOneGenerator, StageTwoGenerator};
 use phalanx_tensor::{Tape, Value, ops};
 
 use super::vectors::TextVectors;
-use phalanx_trainer::engine::{Loss, Measure, StepInput, TrainError, number};
+use phalanx_trainer::engine::{CaptionFeatures, CaptionReader, Loss, Measure, StepInput, TrainError, number};
 
 /// Pictures that are drawn at a time.
 const AT_A_TIME: usize = 64;
@@ -225,6 +225,24 @@ impl StackGan {
         };
         discriminator
             .ok_or_else(|| TrainError::Setup(format!("there is no discriminator of stage {stage:?}")))
+    }
+}
+
+impl CaptionReader for StackGan {
+    /// The vectors of captions, and the conditions of stage I: their means, and as they are drawn.
+    fn features(&self, tape: &Tape, captions: &[String]) -> Result<Vec<CaptionFeatures>, TrainError> {
+        let text = self.vectors.vectors(tape, captions)?;
+        let normal = |name: &str, width: usize| -> Result<Value, TrainError> {
+            let (key, shape) = (tape.session().key.stream(name), Shape::from((captions.len(), width)));
+            let dtype = tape.session().precision.dtype();
+            Ok(Value::constant(tape.backend().gaussian_noise(key, 0, &shape, dtype)?))
+        };
+        let (noise, of_condition) = (normal("noise", self.z_dim)?, normal("condition", self.condition_dim)?);
+        let condition = self.generator_one.forward(tape, &text, &noise, &of_condition)?.condition;
+        let drawn = condition.sample(tape, &of_condition)?;
+        let named = |(name, rows): (&str, Value)| CaptionFeatures { name: name.to_owned(), rows };
+        let all = [("vector", text), ("mean of the condition", condition.mu), ("drawn condition", drawn)];
+        Ok(all.map(named).into())
     }
 }
 

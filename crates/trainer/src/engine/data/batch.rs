@@ -161,6 +161,11 @@ impl Batch {
         Ok(marked)
     }
 
+    /// Returns the first samples.
+    pub(in crate::engine) fn first(&self, count: usize) -> Result<Self, TrainError> {
+        self.narrow(&(0..count))
+    }
+
     /// Returns some of the samples. Tensors share the memory of the batch.
     pub(super) fn narrow(&self, samples: &Range<usize>) -> Result<Self, TrainError> {
         let tensors = self.tensors.iter().map(|(name, tensor)| {

@@ -19,7 +19,7 @@ mod write;
 pub use batch::{Batch, MixedLabels};
 pub use check::{DamagedImage, DataCheck, SplitCheck, check_data};
 pub(super) use feed::{Feed, MicroBatch, StepSamples, StepShape, TestBatch};
-pub(super) use open::{attributes, class_names, num_classes};
+pub(super) use open::{OpenedSplits, attributes, class_names, num_classes};
 pub(super) use record::DataRecord;
 pub(super) use splits::Data;
 pub(super) use transforms::{Preparation, picture_transform};

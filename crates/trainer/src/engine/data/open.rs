@@ -20,20 +20,20 @@ use crate::config::{Config, DataConfig, DataKind};
 use crate::engine::TrainError;
 
 /// A dataset of images, shared with the threads that read it.
-pub(super) type Images = Arc<ImageDataset>;
+pub(in crate::engine) type Images = Arc<ImageDataset>;
 
 /// Both splits of the configured images.
-pub(super) struct OpenedSplits {
-    pub(super) train: Images,
+pub(in crate::engine) struct OpenedSplits {
+    pub(in crate::engine) train: Images,
     /// `None` if the data have no images for testing and the run needs none.
-    pub(super) test: Option<Images>,
+    pub(in crate::engine) test: Option<Images>,
     /// Facts about the files for the user.
-    pub(super) notes: Vec<String>,
+    pub(in crate::engine) notes: Vec<String>,
 }
 
 impl OpenedSplits {
     /// Opens both splits of the configured images. With `data.test_fraction` the test split is cut from the training images.
-    pub(super) fn open(config: &Config) -> Result<Self, TrainError> {
+    pub(in crate::engine) fn open(config: &Config) -> Result<Self, TrainError> {
         let data = &config.data;
         let excluded = match data.exclude.as_str() {
             "" => Exclusions::default(),

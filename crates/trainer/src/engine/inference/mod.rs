@@ -4,6 +4,7 @@ mod adapter_folder;
 mod adapters;
 mod class_files;
 mod evaluate;
+mod explain;
 mod memory;
 mod metadata;
 mod picture;
@@ -19,6 +20,9 @@ mod runs;
 
 pub use adapter_folder::AdapterFolder;
 pub use adapters::ModelAdapters;
+pub use explain::{
+    ExplainOptions, Explanation, LevelErrors, ReadFeatures, ReadPicture, WordMap, explain_model,
+};
 pub use memory::{ModelPlan, plan_memory};
 pub use metadata::{ImageMetadata, METADATA_KEY, ModelMetadata};
 pub use onnx::{OnnxExport, export_onnx};

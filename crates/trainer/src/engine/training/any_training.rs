@@ -2,6 +2,7 @@
 
 use phalanx_tensor::{Tape, Value};
 
+use super::caption_reader::CaptionReader;
 use super::classes::Evaluated;
 use super::drawing::Drawing;
 use super::evaluator::EvaluatorOutput;
@@ -74,6 +75,9 @@ pub(in crate::engine) trait AnyTraining: TextTraining + Sync {
 
     /// Returns the forward pass for predictions and exports; `None` if this training has none.
     fn forward(&self) -> Option<ForwardPass<'_>>;
+
+    /// The reader of captions, if images are generated from them.
+    fn caption_reader(&self) -> Option<&dyn CaptionReader>;
 }
 
 impl<M: Sync> AnyTraining for Training<M> {
@@ -113,7 +117,7 @@ impl<M: Sync> AnyTraining for Training<M> {
     }
 
     fn image_source(&self) -> Option<ImageSource> {
-        match (&self.draw, &self.restore) {
+        match (&self.images.draw, &self.images.restore) {
             (_, Some(_)) => Some(ImageSource::Images),
             (Some(_), None) => Some(ImageSource::Prompts),
             (None, None) => None,
@@ -121,7 +125,7 @@ impl<M: Sync> AnyTraining for Training<M> {
     }
 
     fn draw(&self, tape: &Tape, drawing: &Drawing) -> Result<Option<Vec<Vec<f32>>>, TrainError> {
-        self.draw.as_ref().map(|draw| draw(&self.model, tape, drawing)).transpose()
+        self.images.draw.as_ref().map(|draw| draw(&self.model, tape, drawing)).transpose()
     }
 
     fn panels(
@@ -130,19 +134,23 @@ impl<M: Sync> AnyTraining for Training<M> {
         prompts: &[String],
         columns: usize,
     ) -> Result<Option<Vec<Vec<f32>>>, TrainError> {
-        self.panels.as_ref().map(|panels| panels(&self.model, tape, prompts, columns)).transpose()
+        self.images.panels.as_ref().map(|panels| panels(&self.model, tape, prompts, columns)).transpose()
     }
 
     fn restore(&self, tape: &Tape, images: &Value) -> Result<Option<Value>, TrainError> {
-        self.restore.as_ref().map(|restore| restore(&self.model, tape, images)).transpose()
+        self.images.restore.as_ref().map(|restore| restore(&self.model, tape, images)).transpose()
     }
 
     fn evaluator_output(&self, step: &StepInput<'_>) -> Result<Option<EvaluatorOutput>, TrainError> {
-        self.evaluator.as_ref().map(|evaluator| evaluator(&self.model, step)).transpose()
+        self.images.evaluator.as_ref().map(|evaluator| evaluator(&self.model, step)).transpose()
     }
 
     fn forward(&self) -> Option<ForwardPass<'_>> {
         self.forward.as_ref().map(|forward| ForwardPass::new(&self.model, forward))
+    }
+
+    fn caption_reader(&self) -> Option<&dyn CaptionReader> {
+        self.images.captions.map(|reader| reader(&self.model))
     }
 }
 

@@ -8,6 +8,7 @@
 //! Each trained network has its own optimizer, schedule, averages, clipping and loss scale, by `[optim]`, `[schedule]` and `[train]`.
 
 mod any_training;
+mod caption_reader;
 mod checks;
 mod classes;
 mod drawing;
@@ -26,6 +27,7 @@ mod text_input;
 mod weight_names;
 mod writing;
 
+pub use caption_reader::{CaptionFeatures, CaptionReader, CaptionWord, TokenAttention};
 pub use classes::{ClassScores, Classes};
 pub(super) use drawing::planar;
 pub use drawing::{Drawing, DrawingKind};

@@ -3,6 +3,7 @@
 use phalanx_run::TextUse;
 use phalanx_tensor::{Session, Tape, Value};
 
+use super::caption_reader::CaptionReader;
 use super::classes::{CLASS_SUMS, ClassScores, Classes};
 use super::drawing::{Drawing, DrawingKind};
 use super::evaluator::EvaluatorOutput;
@@ -86,6 +87,21 @@ pub(super) type RestoreFn<M> = Box<dyn Fn(&M, &Tape, &Value) -> Result<Value, Tr
 pub(super) type EvaluatorFn<M> =
     Box<dyn Fn(&M, &StepInput<'_>) -> Result<EvaluatorOutput, TrainError> + Sync>;
 
+/// The functions of a training that generate or judge images.
+pub(super) struct ImageFns<M> {
+    pub(super) draw: Option<DrawFn<M>>,
+    pub(super) panels: Option<PanelsFn<M>>,
+    pub(super) restore: Option<RestoreFn<M>>,
+    pub(super) evaluator: Option<EvaluatorFn<M>>,
+    pub(super) captions: Option<fn(&M) -> &dyn CaptionReader>,
+}
+
+impl<M> Default for ImageFns<M> {
+    fn default() -> Self {
+        Self { draw: None, panels: None, restore: None, evaluator: None, captions: None }
+    }
+}
+
 /// A model, its losses, its evaluation and its samples.
 ///
 /// `M` holds what the phases need: usually a struct of networks. Virtual ranks (`train.logical_ranks`) run on threads, one at a time, so
@@ -120,12 +136,9 @@ pub struct Training<M> {
     pub(super) evaluate: Option<EvaluateFn<M>>,
     pub(super) classify: Option<(Classes, ClassifyFn<M>)>,
     pub(super) named: NamedMeasures,
-    pub(super) draw: Option<DrawFn<M>>,
-    pub(super) panels: Option<PanelsFn<M>>,
-    pub(super) restore: Option<RestoreFn<M>>,
+    pub(super) images: ImageFns<M>,
     pub(super) write: Option<WriteFn<M>>,
     pub(super) classify_texts: Option<ClassifyTextsFn<M>>,
-    pub(super) evaluator: Option<EvaluatorFn<M>>,
     pub(super) forward: Option<(ForwardInput, ForwardFn<M>)>,
     pub(super) names: NameDeclarations,
 }
@@ -138,7 +151,7 @@ impl<M> std::fmt::Debug for Training<M> {
         fields
             .field("evaluated", &self.evaluated)
             .field("classes", &self.classify.as_ref().map(|(classes, _)| classes))
-            .field("draws", &(self.draw.is_some() || self.restore.is_some()));
+            .field("draws", &(self.images.draw.is_some() || self.images.restore.is_some()));
         fields.finish_non_exhaustive()
     }
 }
@@ -155,12 +168,9 @@ impl<M> Training<M> {
             evaluate: None,
             classify: None,
             named: NamedMeasures::default(),
-            draw: None,
-            panels: None,
-            restore: None,
+            images: ImageFns::default(),
             write: None,
             classify_texts: None,
-            evaluator: None,
             forward: None,
             names: NameDeclarations::default(),
         }
@@ -323,7 +333,7 @@ impl<M> Training<M> {
         mut self,
         draw: impl Fn(&M, &Tape, &Drawing) -> Result<Vec<Vec<f32>>, TrainError> + Sync + 'static,
     ) -> Self {
-        self.draw = Some(Box::new(draw));
+        self.images.draw = Some(Box::new(draw));
         self
     }
 
@@ -334,7 +344,7 @@ impl<M> Training<M> {
         mut self,
         panels: impl Fn(&M, &Tape, &[String], usize) -> Result<Vec<Vec<f32>>, TrainError> + Sync + 'static,
     ) -> Self {
-        self.panels = Some(Box::new(panels));
+        self.images.panels = Some(Box::new(panels));
         self
     }
 
@@ -345,7 +355,7 @@ impl<M> Training<M> {
         mut self,
         restore: impl Fn(&M, &Tape, &Value) -> Result<Value, TrainError> + Sync + 'static,
     ) -> Self {
-        self.restore = Some(Box::new(restore));
+        self.images.restore = Some(Box::new(restore));
         self
     }
 
@@ -391,7 +401,20 @@ impl<M> Training<M> {
         mut self,
         evaluator: impl Fn(&M, &StepInput<'_>) -> Result<EvaluatorOutput, TrainError> + Sync + 'static,
     ) -> Self {
-        self.evaluator = Some(Box::new(evaluator));
+        self.images.evaluator = Some(Box::new(evaluator));
+        self
+    }
+
+    /// Declares that images are generated from captions, which the model reads: `phalanx explain` shows what it makes of them.
+    #[must_use]
+    pub fn reads_captions(mut self) -> Self
+    where
+        M: CaptionReader,
+    {
+        fn reader<M: CaptionReader>(model: &M) -> &dyn CaptionReader {
+            model
+        }
+        self.images.captions = Some(reader::<M>);
         self
     }
 

@@ -1,0 +1,164 @@
+//! The use of captions by a text-to-image model: the attributes that can be read from its encoded captions, the levels of noise at
+//! which they count, and the places where it looks for each word.
+
+mod attributes;
+mod levels;
+mod maps;
+mod probe;
+mod samples;
+
+pub use levels::LevelErrors;
+pub use maps::{ReadPicture, WordMap};
+
+use candle_core::DType;
+use phalanx_data::CaptionedImage;
+use phalanx_tensor::{Session, Tape};
+use serde::Serialize;
+
+use super::TrainedModel;
+use super::model::InferenceModel;
+use crate::config::Config;
+use crate::engine::TrainError;
+use crate::engine::data::{Data, OpenedSplits};
+use crate::engine::distributed::Distributed;
+use crate::engine::training::{CaptionReader, Task};
+use attributes::CaptionAttributes;
+use probe::{LinearReader, chance};
+use samples::HeldOut;
+
+/// The number of training captions that linear readers are fitted to, at most.
+const FITTED: usize = 2048;
+
+/// The captions that are encoded together.
+const TOGETHER: usize = 64;
+
+/// The size of an explanation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExplainOptions {
+    /// The number of held-out samples.
+    pub samples: usize,
+    /// The number of images whose attention is shown.
+    pub pictures: usize,
+}
+
+/// The accuracy of a linear reader of features.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ReadFeatures {
+    /// The features; `chance` stands for always answering the most frequent value.
+    pub features: String,
+    /// The numbers of a caption.
+    pub width: usize,
+    /// The accuracy of each attribute on held-out captions.
+    pub accuracy: Vec<f64>,
+}
+
+/// The use of captions by a model.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Explanation {
+    /// The steps that the model was trained for; 0 if that is unknown.
+    pub step: u64,
+    /// The attributes of captions.
+    pub attributes: Vec<String>,
+    /// The number of held-out samples.
+    pub samples: usize,
+    /// The accuracy of linear readers.
+    pub features: Vec<ReadFeatures>,
+    /// The errors at each level of noise; empty if the model has no levels.
+    pub levels: Vec<LevelErrors>,
+    /// Images with the attention to each word; empty if the model does not attend to words.
+    #[serde(skip)]
+    pub pictures: Vec<ReadPicture>,
+}
+
+/// Explains what a trained model makes of captions of the configured images.
+///
+/// # Errors
+/// If the weights do not fit, the model reads no captions, or the images have neither attributes nor classes or no test split.
+pub fn explain_model(
+    task: &Task,
+    model: &TrainedModel,
+    config: &Config,
+    options: ExplainOptions,
+) -> Result<Explanation, TrainError> {
+    let InferenceModel { built, session, .. } = InferenceModel::open(task, config, model)?;
+    let none = || {
+        TrainError::Setup(format!(
+            "a `{}` cannot be explained: it reads no captions to generate images from",
+            config.model.kind
+        ))
+    };
+    let reader = built.training.caption_reader().ok_or_else(none)?;
+    let splits = OpenedSplits::open(config)?;
+    let data = Data::open(config, task.open_data(config), &Distributed::none(), &session.device, 0)?;
+    let held_out = HeldOut::read(&data, &session, config, options.samples)?;
+    let count = splits.train.len().min(FITTED);
+    let fitted = (0..count).map(|index| splits.train.without_pixels(index, 0));
+    let fitted: Vec<CaptionedImage> = fitted.collect::<Result<_, _>>()?;
+    let known = CaptionAttributes::of(config, &*splits.train, &fitted)?;
+    let names: Vec<&str> =
+        splits.train.attributes().iter().map(|attribute| attribute.name.as_str()).collect();
+    let truth = CaptionAttributes::of(config, &*splits.train, &held_out.described(&names)?)?;
+    let captions = (texts(fitted), held_out.captions());
+    let mut features = read_features(reader, &session, (&captions.0, &known), (&captions.1, &truth))?;
+    let pairs = known.classes.iter().zip(&truth.classes);
+    let accuracy = pairs.map(|(known, truth)| chance(known, truth)).collect();
+    features.push(ReadFeatures { features: "chance".to_owned(), width: 0, accuracy });
+    Ok(Explanation {
+        step: model.step,
+        samples: captions.1.len(),
+        features,
+        levels: levels::measure(reader, &held_out, &truth)?,
+        pictures: maps::maps(reader, &held_out, options.pictures)?,
+        attributes: truth.names,
+    })
+}
+
+fn texts(samples: Vec<CaptionedImage>) -> Vec<String> {
+    samples.into_iter().map(|sample| sample.caption).collect()
+}
+
+/// The features of captions: their name, and rows one after the other.
+struct Encoded {
+    name: String,
+    rows: Vec<f32>,
+}
+
+fn encoded(
+    reader: &dyn CaptionReader,
+    session: &Session,
+    captions: &[String],
+) -> Result<Vec<Encoded>, TrainError> {
+    let mut all: Vec<Encoded> = Vec::new();
+    for some in captions.chunks(TOGETHER) {
+        let tape = Tape::forward_only(session.clone());
+        for (at, features) in reader.features(&tape, some)?.into_iter().enumerate() {
+            let rows = features.rows.to_host()?.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?;
+            match all.get_mut(at) {
+                Some(known) => known.rows.extend(rows),
+                None => all.push(Encoded { name: features.name, rows }),
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// Fits linear readers to the features of captions with known attributes, and reads those of held-out ones.
+fn read_features(
+    reader: &dyn CaptionReader,
+    session: &Session,
+    (captions, known): (&[String], &CaptionAttributes),
+    (held_out, truth): (&[String], &CaptionAttributes),
+) -> Result<Vec<ReadFeatures>, TrainError> {
+    let (fitted, read) = (encoded(reader, session, captions)?, encoded(reader, session, held_out)?);
+    let of = |(fitted, read): (Encoded, Encoded)| {
+        let width = fitted.rows.len() / captions.len().max(1);
+        let linear = LinearReader::new(&fitted.rows, width);
+        let linear = linear
+            .ok_or_else(|| TrainError::Setup(format!("the {} of captions are not finite", fitted.name)))?;
+        let rows = linear.read(&read.rows);
+        let pairs = known.classes.iter().zip(&truth.classes);
+        let accuracy = pairs.map(|(known, truth)| linear.accuracy(known, &rows, truth)).collect();
+        Ok(ReadFeatures { features: fitted.name, width, accuracy })
+    };
+    fitted.into_iter().zip(read).map(of).collect()
+}
