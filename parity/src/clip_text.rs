@@ -51,6 +51,7 @@ fn features(reference: &Reference<'_>, texts: &[Vec<u32>]) -> Result<Vec<Vec<f64
         heads: size("heads")?,
         layers: size("layers")?,
         embed: size("embed")?,
+        causal: true,
     };
     let builder = StoreBuilder::new(BuildOptions::default());
     let encoder = ClipTextEncoder::new(&builder.root(), &config)?;

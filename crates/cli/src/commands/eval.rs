@@ -11,11 +11,11 @@ use super::resolve::{set_data, task_of};
 use super::trained_model::{FOLDER_WEIGHTS, NamedModel, description};
 use crate::Program;
 use crate::console::{err, out};
-use phalanx_run::format::number;
+use phalanx_run::format::{columns, number};
 use phalanx_run::{aligned, class_lines};
 use phalanx_trainer::config::{Config, Resolved};
 use phalanx_trainer::engine::{
-    CheckpointChoice, RunEvaluation, TrainedModel, TrainedWeights, evaluate_model,
+    CheckpointChoice, ConfusedValues, RunEvaluation, TrainedModel, TrainedWeights, evaluate_model,
 };
 
 /// Evaluate a trained model on a test split: a run, an exported file or folder, or weights of another program. Judges
@@ -161,6 +161,10 @@ fn json(mut facts: Map<String, Value>, evaluation: &RunEvaluation) -> Result<Str
         facts.insert("confusion".to_owned(), of(serde_json::to_value(&classes.confusion))?);
         facts.insert("mistakes".to_owned(), of(serde_json::to_value(&classes.mistakes))?);
     }
+    if !evaluation.confusions.is_empty() {
+        let confusions = serde_json::to_value(&evaluation.confusions).map_err(CliError::failed)?;
+        facts.insert("confusions".to_owned(), confusions);
+    }
     Ok(Value::Object(facts).to_string())
 }
 
@@ -177,7 +181,32 @@ fn text(facts: &Map<String, Value>, evaluation: &RunEvaluation, files: Option<&P
             lines.extend([String::new(), format!("files: {}", files.display())]);
         }
     }
+    lines.extend(confusions(&evaluation.confusions));
     lines
+}
+
+/// The number of confused values that are listed.
+const CONFUSED: usize = 10;
+
+/// Lists the values that judges found most often in place of others.
+fn confusions(all: &[ConfusedValues]) -> Vec<String> {
+    if all.is_empty() {
+        return Vec::new();
+    }
+    let head = ["", "should be", "found", "drawn", "real"].map(str::to_owned).to_vec();
+    let row = |pair: &ConfusedValues| {
+        let ConfusedValues { property, wanted, found, images, drawn, real } = pair;
+        vec![
+            property.clone(),
+            wanted.clone(),
+            found.clone(),
+            format!("{drawn} of {images}"),
+            format!("{real} of {images}"),
+        ]
+    };
+    let rows: Vec<Vec<String>> = std::iter::once(head).chain(all.iter().take(CONFUSED).map(row)).collect();
+    let title = "most confused, as judges see drawn and real images:".to_owned();
+    [String::new(), title].into_iter().chain(columns(&rows)).collect()
 }
 
 /// The preset for a model on images, as `cifar10-resnet18`; the defaults if there is none.

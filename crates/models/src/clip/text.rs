@@ -1,4 +1,4 @@
-//! The text encoder: a causal pre-norm transformer whose output is read at the end-of-text token.
+//! The text encoder: a pre-norm transformer, causal in CLIP, whose output is read at the end-of-text token.
 
 use std::sync::Arc;
 
@@ -22,22 +22,24 @@ pub struct ClipTextConfig {
     pub layers: usize,
     /// The width of the pooled feature.
     pub embed: usize,
+    /// Tokens attend to themselves and earlier ones, as in CLIP; otherwise to all.
+    pub causal: bool,
 }
 
 impl ClipTextConfig {
     /// Returns the settings of ViT-B/32 and ViT-B/16.
     pub fn vit_b() -> Self {
-        Self { context: 77, vocab: 49408, width: 512, heads: 8, layers: 12, embed: 512 }
+        Self { context: 77, vocab: 49408, width: 512, heads: 8, layers: 12, embed: 512, causal: true }
     }
 
     /// Returns the settings of ViT-L/14.
     pub fn vit_l() -> Self {
-        Self { context: 77, vocab: 49408, width: 768, heads: 12, layers: 12, embed: 768 }
+        Self { context: 77, vocab: 49408, width: 768, heads: 12, layers: 12, embed: 768, causal: true }
     }
 
     /// Returns small settings, for training from scratch on short captions.
     pub fn small() -> Self {
-        Self { context: 77, vocab: 49408, width: 64, heads: 4, layers: 2, embed: 64 }
+        Self { context: 77, vocab: 49408, width: 64, heads: 4, layers: 2, embed: 64, causal: true }
     }
 }
 
@@ -77,6 +79,7 @@ struct Layer {
     ln_2: LayerNorm,
     c_fc: Linear,
     c_proj: Linear,
+    causal: bool,
 }
 
 impl Layer {
@@ -98,6 +101,7 @@ impl Layer {
             ln_2: LayerNorm::new(&scope.pp("ln_2"), width, 1e-5)?,
             c_fc: Linear::with_init(&mlp.pp("c_fc"), width, 4 * width, normal(expand), zeros)?,
             c_proj: Linear::with_init(&mlp.pp("c_proj"), 4 * width, width, normal(project), zeros)?,
+            causal: config.causal,
         })
     }
 }
@@ -109,7 +113,8 @@ impl Block for Layer {
 
     fn forward(&self, tape: &Tape, inputs: &[Value]) -> Result<Vec<Value>> {
         let x = &inputs[0];
-        let mixed = self.attn.forward(tape, &self.ln_1.forward(tape, x)?, &AttentionOptions::causal())?;
+        let options = if self.causal { AttentionOptions::causal() } else { AttentionOptions::default() };
+        let mixed = self.attn.forward(tape, &self.ln_1.forward(tape, x)?, &options)?;
         let x = ops::add(tape, x, &mixed)?;
         let hidden = self.c_fc.forward(tape, &self.ln_2.forward(tape, &x)?)?;
         let out = self.c_proj.forward(tape, &ops::quick_gelu(tape, &hidden)?)?;
@@ -198,8 +203,8 @@ impl ClipTextEncoder {
     /// Computes features of token ids.
     ///
     /// Each row is start, tokens, end, then zeros. The text is read at its end token, the largest id of the row.
-    /// Attention is causal, so later columns do not matter, and columns beyond the longest text of the batch are left
-    /// out.
+    /// Of a causal encoder later columns do not matter, and columns beyond the longest text of the batch are left out.
+    /// Otherwise the zeros are tokens like others.
     ///
     /// # Shapes
     /// `ids` [N, T] of u32 with T at most `context`.
@@ -234,7 +239,7 @@ impl ClipTextEncoder {
             })
             .collect();
         let longest = ends.iter().max().map_or(1, |end| *end as usize + 1);
-        let kept = if whole { length } else { longest };
+        let kept = if whole || !self.config.causal { length } else { longest };
         tape.backend().branch(kept as u64)?;
         let ids = ids.narrow(1, 0, kept)?.contiguous()?;
         let absent = || TensorError::Backward("the text head gives two values".into());

@@ -139,7 +139,7 @@ fn resnet_gradients() {
 }
 
 fn small_text() -> ClipTextConfig {
-    ClipTextConfig { context: 8, vocab: 12, width: 8, heads: 2, layers: 2, embed: 6 }
+    ClipTextConfig { context: 8, vocab: 12, width: 8, heads: 2, layers: 2, embed: 6, causal: true }
 }
 
 fn ids() -> Tensor {
@@ -314,6 +314,27 @@ fn a_text_is_read_at_its_end_token() {
     let long = Tensor::zeros((1, 9), DType::U32, &Device::Cpu).expect("ids");
     let tape = Tape::forward_only(session(Recompute::Never));
     assert!(model.forward(&tape, &long).expect_err("too long").to_string().contains("the context is 8"));
+}
+
+#[test]
+fn tokens_of_an_encoder_that_is_not_causal_know_what_follows() {
+    for causal in [true, false] {
+        let config = ClipTextConfig { causal, ..small_text() };
+        let (model, _store) = build(DType::F32, |scope| ClipTextEncoder::new(scope, &config));
+        let tokens = |ids: &[[u32; 6]]| -> Vec<Vec<Vec<f32>>> {
+            let tape = Tape::forward_only(session(Recompute::Never));
+            let ids = Tensor::from_vec(ids.concat(), (ids.len(), 6), &Device::Cpu).expect("ids");
+            let tokens = model.forward(&tape, &ids).and_then(|features| features.tokens.tensor());
+            tokens.expect("sound").to_vec3::<f32>().expect("f32")
+        };
+        let both = tokens(&[[10, 1, 2, 11, 0, 0], [10, 1, 3, 11, 0, 0]]);
+        assert_eq!(both[0][1] == both[1][1], causal, "the token before one that differs");
+        let alone = tokens(&[[10, 1, 2, 11, 0, 0]]);
+        let among = tokens(&[[10, 1, 2, 11, 0, 0], [10, 4, 3, 5, 6, 11]]);
+        for (alone, among) in alone[0][3].iter().zip(&among[0][3]) {
+            assert!((alone - among).abs() < 1e-5, "other texts of a batch do not matter: {alone} {among}");
+        }
+    }
 }
 
 #[test]

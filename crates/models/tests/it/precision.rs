@@ -31,7 +31,8 @@ type Forward = Box<dyn Fn(&Tape, &Value, &Tensor) -> Result<Value>>;
 
 fn build(subject: TestedModel, builder: &StoreBuilder) -> Result<Forward> {
     let root = builder.root();
-    let text = ClipTextConfig { context: 8, vocab: 12, width: 16, heads: 2, layers: 2, embed: 12 };
+    let text =
+        ClipTextConfig { context: 8, vocab: 12, width: 16, heads: 2, layers: 2, embed: 12, causal: true };
     let labels: Vec<u32> = (0..BATCH).map(|i| (i % 4) as u32).collect();
     Ok(match subject {
         TestedModel::ResNet => {

@@ -154,6 +154,7 @@ pub(super) fn text(json: &Json) -> Result<ClipTextConfig, DiffusersError> {
         layers: json.count("num_hidden_layers")?,
         // The projected feature is not used.
         embed: width,
+        causal: true,
     })
 }
 

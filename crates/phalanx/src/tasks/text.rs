@@ -26,6 +26,8 @@ phalanx_trainer::settings! {
         text_layers: usize = 2;
         /// Text encoder: number of attention heads.
         text_heads: usize = 4;
+        /// Text encoder: tokens attend to earlier ones only, as in CLIP; otherwise to all, so that each knows what follows.
+        text_causal: bool = true;
         /// Text encoder: different tokens, the most frequent of CLIP's 49408; at least 514.
         text_vocab: usize = 4096;
         /// Text encoder: tokens in a caption, begin and end marks counted.
@@ -46,6 +48,12 @@ impl TextSettings {
             width.is_multiple_of(heads),
             "model.text_width",
             format!("model.text_width {width} is not a multiple of model.text_heads {heads}"),
+        );
+        relations.require(
+            self.text_causal || self.text_weights.is_empty(),
+            "model.text_causal",
+            "model.text_causal = false does not go with model.text_weights: CLIP's encoder is causal"
+                .to_owned(),
         );
         relations.require(
             (514..=49408).contains(&self.text_vocab),
@@ -85,6 +93,7 @@ impl Texts {
             heads: settings.text_heads,
             layers: settings.text_layers,
             embed: settings.embed,
+            causal: settings.text_causal,
         };
         Ok(Self {
             tokenizer,
@@ -302,6 +311,7 @@ mod tests {
             text_width,
             text_layers,
             text_heads,
+            text_causal: true,
             text_vocab,
             text_context: 8,
             text_weights: path.display().to_string(),

@@ -157,7 +157,8 @@ fn write_folder(folder: &Path, dtype: DType) {
     };
     let of_vae = tensors(|scope| AutoencoderKL::new(scope, &config));
     save(&folder.join("vae/diffusion_pytorch_model.safetensors"), &of_vae, dtype);
-    let config = ClipTextConfig { context: 10, vocab: VOCAB, width: 8, heads: 2, layers: 1, embed: 8 };
+    let config =
+        ClipTextConfig { context: 10, vocab: VOCAB, width: 8, heads: 2, layers: 1, embed: 8, causal: true };
     let of_text = hugging_face(tensors(|scope| ClipTextEncoder::new(scope, &config)));
     save(&folder.join("text_encoder/model.safetensors"), &of_text, dtype);
 }

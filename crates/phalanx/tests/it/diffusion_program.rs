@@ -157,6 +157,10 @@ fn what_cannot_be_is_refused_before_anything_is_trained() {
     refused("train small.toml --set model.sampler=dpm", "dpm-solver++");
     refused("train small.toml --set model.patch=0", "model.patch");
     refused(
+        "train small.toml --set model.text_causal=false --set model.text_weights=clip.safetensors",
+        "model.text_causal = false does not go with model.text_weights",
+    );
+    refused(
         "train small.toml --set model.latent_images=false --set model.patch=3",
         "model.patch = 3 does not divide model.image_size = 16",
     );

@@ -117,6 +117,20 @@ fn judges_say_the_same_on_any_number_of_ranks_and_in_eval() {
         let (run, eval) = (run.expect("a number"), eval.expect("a number"));
         assert!((run - eval).abs() <= 1e-4 * run.abs().max(1.0), "{key}: {run} {eval}");
     }
+    // Images that show another shape than they should are those that lack it, on any number of ranks.
+    for (at, name) in ["one", "fsdp", "dp", "three"].into_iter().enumerate() {
+        let confused = fs::read_to_string(place.path(name).join("evaluation/confusion.json")).expect("reads");
+        let confused: Vec<Value> = serde_json::from_str(&confused).expect("is JSON");
+        for kind in ["drawn", "real"] {
+            let of_shapes = confused.iter().filter(|pair| pair["property"] == "shape");
+            let wrong: f64 = of_shapes.map(|pair| pair[kind].as_f64().expect("a number")).sum();
+            let right = &measured[at][format!("test_{kind}_shape_accuracy")];
+            let right = right.as_f64().expect("a number");
+            assert!((wrong - 24.0 * (1.0 - right)).abs() < 1e-6, "{name}, {kind}: {wrong} {right}");
+        }
+    }
+    assert_eq!(report["confusions"].as_array().map(Vec::is_empty), Some(false), "{report}");
+    assert!(place.succeed("eval one").contains("most confused, as judges see drawn and real images:"));
     // Judges of one's own choice.
     let report = place.succeed("eval one --judge clip --set quality.samples=8");
     assert!(report.contains("clip_frechet_distance") && !report.contains("colour"), "{report}");

@@ -54,7 +54,15 @@ fn build(subject: Subject, fill: bool, bucket_bytes: usize) -> Result<(Model, Pa
             Model::ResNet(ResNet::new(&builder.root(), &config)?)
         }
         Subject::Cvae => {
-            let text = ClipTextConfig { context: 8, vocab: 12, width: 8, heads: 2, layers: 1, embed: 6 };
+            let text = ClipTextConfig {
+                context: 8,
+                vocab: 12,
+                width: 8,
+                heads: 2,
+                layers: 1,
+                embed: 6,
+                causal: true,
+            };
             let cvae = CvaeConfig { image_size: 8, widths: vec![4, 6], latent: 5, text_dim: 6 };
             Model::Cvae(TextToImage::new(&builder.root(), &text, &cvae, false)?)
         }

@@ -54,6 +54,7 @@ pub use data::{
 pub use distributed::{World, in_one_process, invited_world, launcher_world, require_secret};
 pub use error::{Divergence, TrainError};
 pub use estimate::{Estimate, estimate};
+pub use generative_metrics::ConfusedValues;
 pub use inference::{
     AdapterFolder, ClassAnswer, ExplainOptions, Explanation, GridStyle, ImageMetadata, LevelErrors,
     METADATA_KEY, ModelAdapters, ModelMetadata, ModelPlan, OnnxExport, Picture, PredictOptions,

@@ -1,25 +1,30 @@
 //! An evaluator: the trained network of another run.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use candle_core::DType;
 use image::RgbImage;
+use phalanx_data::Attribute;
 use phalanx_data::transform::Transform;
 use phalanx_tensor::{ComputeDevice, Context, Session, Tape, Value};
 
-use super::judged_answer::JudgedAnswer;
+use super::judged_answer::{JudgedAnswer, JudgedSum};
 use super::pictures::{ImageFeatures, Pictures};
 use super::scenes::SceneAnswers;
+use crate::config::Config;
 use crate::engine::checkpoint::newest_checkpoint;
-use crate::engine::data::{Batch, picture_transform};
+use crate::engine::data::{Batch, DataRecord, attributes, picture_transform};
 use crate::engine::error::TrainError;
 use crate::engine::training::{Built, Evaluator, StepInput, Weights};
-use phalanx_run::RunFolder;
+use phalanx_run::{ConfusionMatrix, RunFolder};
 
 /// An evaluator with its network in memory.
 pub(super) struct LoadedEvaluator {
     /// The prefix of its metrics.
     pub(super) name: String,
+    /// The values of each property that it answers.
+    values: Vec<Attribute>,
     built: Built,
     prepare: Transform,
     session: Session,
@@ -43,9 +48,15 @@ impl LoadedEvaluator {
                 picture_transform(config)?,
                 Session { device: device.clone(), listener, ..Session::evaluation(context.clone()) },
             );
-            Ok(Self { name: name.clone(), built, prepare, session })
+            Ok(Self { name: name.clone(), values: values(run, config)?, built, prepare, session })
         };
         open().map_err(|error| TrainError::Setup(format!("judge {} (`{name}`): {error}", run.display())))
+    }
+
+    /// Returns the name of a value of a property, or its number if it has no name.
+    pub(super) fn value(&self, property: &str, value: usize) -> String {
+        let known = self.values.iter().find(|attribute| attribute.name == property);
+        known.and_then(|attribute| attribute.values.get(value)).cloned().unwrap_or_else(|| value.to_string())
     }
 
     /// Computes the features of images, 8-bit as they would be saved, prepared as the evaluator's own test images, and its judgement.
@@ -79,8 +90,7 @@ impl LoadedEvaluator {
         let mut seen =
             ImageFeatures { dim: features.len() / images.len().max(1), ..ImageFeatures::default() };
         let answers = judged(&output.answers, truth)?;
-        let sum = |answer: &JudgedAnswer| (answer.name.clone(), answer.right.iter().sum());
-        seen.right = answers.iter().map(sum).collect();
+        seen.judged = answers.iter().map(JudgedSum::of).collect();
         if let Some(captions) = &output.captions {
             let captions = rows(captions)?;
             let pairs = features.chunks_exact(seen.dim).zip(captions.chunks_exact(seen.dim));
@@ -93,6 +103,15 @@ impl LoadedEvaluator {
         seen.features = features;
         Ok(Judgement { features: seen, answers })
     }
+}
+
+/// Returns the values of the properties that a run can judge: the attributes and the classes of its images.
+fn values(run: &Path, config: &Config) -> Result<Vec<Attribute>, TrainError> {
+    let classes = DataRecord::read(&RunFolder::open(run)?.data());
+    let classes = classes.as_ref().and_then(DataRecord::classes).map(<[String]>::to_vec).unwrap_or_default();
+    let mut values = attributes(config)?;
+    values.push(Attribute::new("labels", classes));
+    Ok(values)
 }
 
 /// The judgement of some images by an evaluator.
@@ -112,10 +131,15 @@ fn judged(answers: &[(String, Value)], truth: &Pictures) -> Result<Vec<JudgedAns
     if let Some(scenes) = SceneAnswers::of(&found) {
         return scenes.judged(truth.captions());
     }
-    let compared = |(name, found): (String, Vec<u32>)| {
+    let compared = |((name, found), (_, logits)): ((String, Vec<u32>), &(String, Value))| {
         let truth = truth.answers(&name)?;
-        let right = found.iter().zip(truth).map(|(found, truth)| f64::from(u8::from(*found == truth)));
-        Ok(JudgedAnswer { right: right.collect(), name })
+        let mut confusion = ConfusionMatrix::new(logits.dims().get(1).copied().unwrap_or(0));
+        let mut right = Vec::with_capacity(found.len());
+        for (found, truth) in found.iter().zip(truth) {
+            confusion.add(truth as usize, *found as usize, 1.0);
+            right.push(f64::from(u8::from(*found == truth)));
+        }
+        Ok(JudgedAnswer { right, name, confusion: Some(confusion) })
     };
-    found.into_iter().map(compared).collect()
+    found.into_iter().zip(answers).map(compared).collect()
 }

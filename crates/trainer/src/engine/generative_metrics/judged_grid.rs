@@ -81,7 +81,11 @@ mod tests {
         assert!(!place.path().join("none").exists());
         let images = vec![RgbImage::from_pixel(8, 8, image::Rgb([10, 200, 30])); 20];
         let captions = vec!["a circle".to_owned(); 20];
-        let answer = |name: &str, right: f64| JudgedAnswer { name: name.to_owned(), right: vec![right; 20] };
+        let answer = |name: &str, right: f64| JudgedAnswer {
+            name: name.to_owned(),
+            right: vec![right; 20],
+            confusion: None,
+        };
         grid.add(&images, &captions, &[answer("shape", 1.0), answer("scene", 0.0)]);
         grid.add(&images, &captions, &[answer("labels", 0.0), answer("relation", 0.5)]);
         assert_eq!(grid.images.len(), IMAGES);

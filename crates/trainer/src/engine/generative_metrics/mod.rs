@@ -5,6 +5,7 @@
 //! recall; CLIP gives the similarity of images and captions. Evaluators are trained on the same data, so nothing is downloaded. Metrics of
 //! real images are given next to those of generated ones, as an upper limit.
 
+mod confusion;
 mod evaluator;
 mod frechet;
 mod judged_answer;
@@ -18,8 +19,12 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
+use phalanx_run::{RunError, write_aside};
 use phalanx_tensor::{ComputeDevice, Context, Key, Session, Tape};
 
+pub use confusion::ConfusedValues;
+
+use confusion::confused;
 use evaluator::LoadedEvaluator;
 use frechet::{frechet_deviation, frechet_distance};
 use judged_grid::JudgedGrid;
@@ -37,6 +42,32 @@ use crate::config::Config;
 pub(super) struct GenerativeMetrics {
     evaluators: Vec<LoadedEvaluator>,
     real: Option<ImageSet>,
+}
+
+/// The quality of generated images.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Quality {
+    /// Values by name.
+    pub(super) measures: Vec<(String, f64)>,
+    /// The values of properties that are confused, by evaluator.
+    pub(super) confusions: Vec<ConfusedValues>,
+}
+
+impl Quality {
+    /// The file of confused values in the folder of evaluations.
+    const CONFUSIONS: &str = "confusion.json";
+
+    /// Writes the confused values into a folder, which is made if it does not exist. Without any, nothing is written.
+    fn write_confusions(&self, folder: &Path) -> Result<(), TrainError> {
+        if self.confusions.is_empty() {
+            return Ok(());
+        }
+        std::fs::create_dir_all(folder).map_err(RunError::io("make", folder))?;
+        let path = folder.join(Self::CONFUSIONS);
+        let json = serde_json::to_string_pretty(&self.confusions);
+        let json = json.map_err(|error| TrainError::Setup(error.to_string()))?;
+        Ok(write_aside(&path, json.as_bytes()).map_err(RunError::io("write", &path))?)
+    }
 }
 
 /// The features of one set of images, those of all ranks.
@@ -102,7 +133,7 @@ impl GenerativeMetrics {
         Err(TrainError::Setup(format!("quality.judges are given, but a `{kind}` draws no pictures")))
     }
 
-    /// Generates images for captions of the test split, each rank its part, and measures them. Returns names and values. The first of
+    /// Generates images for captions of the test split, each rank its part, and measures them. The first of
     /// rank 0 are written into `folder`, if there is one, with what they do not show. All ranks call this together, with gathered
     /// parameters.
     pub(super) fn measure(
@@ -113,7 +144,7 @@ impl GenerativeMetrics {
         session: &Session,
         config: &Config,
         folder: Option<&Path>,
-    ) -> Result<Vec<(String, f64)>, TrainError> {
+    ) -> Result<Quality, TrainError> {
         let mut part = self.measure_part(training, data, distributed, session, config)?;
         if let Some(folder) = folder.filter(|_| distributed.rank() == 0) {
             part.grid.write(folder)?;
@@ -136,7 +167,8 @@ impl GenerativeMetrics {
         }
         let features = Self::gather(part.made, distributed)?;
         let made = ImageSet { features, sharpness: made_sharpness, count };
-        let Some(real) = &self.real else { return Ok(Vec::new()) };
+        let Some(real) = &self.real else { return Ok(Quality::default()) };
+        let mut confusions = Vec::new();
         let mut measures = vec![
             ("drawn_sharpness".to_owned(), made.sharpness / made.count),
             ("real_sharpness".to_owned(), real.sharpness / real.count),
@@ -144,8 +176,13 @@ impl GenerativeMetrics {
         for (evaluator, (real, made)) in self.evaluators.iter().zip(real.features.iter().zip(&made.features))
         {
             measures.extend(compare(&evaluator.name, real, made, count, config.quality.neighbours));
+            confusions.extend(confused(evaluator, real, made));
         }
-        Ok(measures)
+        let quality = Quality { measures, confusions };
+        if let Some(folder) = folder.filter(|_| distributed.rank() == 0) {
+            quality.write_confusions(folder)?;
+        }
+        Ok(quality)
     }
 
     /// Generates and measures this rank's part of the images. Real images are measured once in a run.
@@ -244,11 +281,11 @@ fn compare(
     neighbours: usize,
 ) -> Vec<(String, f64)> {
     let mut measures = Vec::new();
-    for ((name, right), (_, of_real)) in made.right.iter().zip(&real.right) {
+    for (made, real) in made.judged.iter().zip(&real.judged) {
         // The array `labels` has classes.
-        let name = if name == "labels" { "class" } else { name };
-        measures.push((format!("drawn_{name}_accuracy"), right / count));
-        measures.push((format!("real_{name}_accuracy"), of_real / count));
+        let name = if made.name == "labels" { "class" } else { &made.name };
+        measures.push((format!("drawn_{name}_accuracy"), made.right / count));
+        measures.push((format!("real_{name}_accuracy"), real.right / count));
     }
     if let Some((made, real)) = made.fits.zip(real.fits) {
         measures.push((format!("drawn_{evaluator}_score"), made / count));

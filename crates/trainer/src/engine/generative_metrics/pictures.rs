@@ -5,6 +5,7 @@ use phalanx_data::transform::Normalise;
 use phalanx_tensor::{ComputeDevice, Value};
 use serde::{Deserialize, Serialize};
 
+use super::judged_answer::JudgedSum;
 use crate::engine::data::Batch;
 use crate::engine::error::TrainError;
 
@@ -66,8 +67,8 @@ pub(super) struct ImageFeatures {
     pub(super) features: Vec<f32>,
     /// The number of features of an image; 0 without images.
     pub(super) dim: usize,
-    /// The number of right classes, by array.
-    pub(super) right: Vec<(String, f64)>,
+    /// The judgements of properties.
+    pub(super) judged: Vec<JudgedSum>,
     /// The sum of the similarities of images and captions, if the evaluator reads captions.
     pub(super) fits: Option<f64>,
 }
@@ -79,9 +80,7 @@ impl ImageFeatures {
             *self = more;
         } else if more.dim > 0 {
             self.features.extend(more.features);
-            for ((_, right), (_, further)) in self.right.iter_mut().zip(more.right) {
-                *right += further;
-            }
+            self.judged.iter_mut().zip(&more.judged).for_each(|(own, more)| own.add(more));
             self.fits = self.fits.zip(more.fits).map(|(one, two)| one + two);
         }
     }
@@ -91,24 +90,28 @@ impl ImageFeatures {
 mod tests {
     use super::*;
 
+    /// The judgement of an image of the second of two colours.
+    fn sum(right: f64, found: usize) -> JudgedSum {
+        let mut confusion = phalanx_run::ConfusionMatrix::new(2);
+        confusion.add(1, found, 1.0);
+        JudgedSum { name: "colour".to_owned(), right, confusion: Some(confusion) }
+    }
+
     #[test]
     fn features_add_up() {
-        let one = ImageFeatures {
-            features: vec![1.0, 2.0],
-            dim: 2,
-            right: vec![("colour".into(), 1.0)],
-            fits: Some(20.0),
-        };
-        let two =
-            ImageFeatures { features: vec![3.0, 4.0], right: vec![("colour".into(), 0.0)], ..one.clone() };
+        let one =
+            ImageFeatures { features: vec![1.0, 2.0], dim: 2, judged: vec![sum(1.0, 1)], fits: Some(20.0) };
+        let two = ImageFeatures { features: vec![3.0, 4.0], judged: vec![sum(0.0, 0)], ..one.clone() };
         let mut all = ImageFeatures::default();
         for more in [ImageFeatures::default(), one, ImageFeatures::default(), two] {
             all.add(more);
         }
-        let right = vec![("colour".to_owned(), 1.0)];
+        let confusion = all.judged[0].confusion.clone().expect("counted");
+        assert_eq!(confusion.counts(), [0.0, 0.0, 1.0, 1.0]);
+        let judged = vec![JudgedSum { confusion: Some(confusion), ..sum(1.0, 1) }];
         assert_eq!(
             all,
-            ImageFeatures { features: vec![1.0, 2.0, 3.0, 4.0], dim: 2, right, fits: Some(40.0) }
+            ImageFeatures { features: vec![1.0, 2.0, 3.0, 4.0], dim: 2, judged, fits: Some(40.0) }
         );
     }
 

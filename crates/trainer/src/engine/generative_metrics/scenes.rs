@@ -26,7 +26,8 @@ impl<'a> SceneAnswers<'a> {
     /// background, and all of it and nothing else.
     pub(super) fn judged(&self, captions: &[String]) -> Result<Vec<JudgedAnswer>, TrainError> {
         let names = ["shape", "colour", "object", "relation", "background", "scene"];
-        let mut answers = names.map(|name| JudgedAnswer { name: name.to_owned(), right: Vec::new() });
+        let mut answers =
+            names.map(|name| JudgedAnswer { name: name.to_owned(), right: Vec::new(), confusion: None });
         for (image, caption) in captions.iter().enumerate() {
             let stated: StatedScene = caption.parse()?;
             let values: Vec<u32> = self.found.iter().map(|found| found[image]).collect();

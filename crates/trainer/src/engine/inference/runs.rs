@@ -12,7 +12,7 @@ use super::{
 use crate::config::Config;
 use crate::engine::data::Data;
 use crate::engine::distributed::{BatchGroups, Distributed, Network};
-use crate::engine::generative_metrics::GenerativeMetrics;
+use crate::engine::generative_metrics::{ConfusedValues, GenerativeMetrics};
 use crate::engine::training::{Drawing, Task, Weights, Writing, WrittenPart, WrittenTexts};
 use crate::engine::weights::check_configured;
 use crate::engine::{Plan, TrainError, optimize};
@@ -27,6 +27,8 @@ pub struct RunEvaluation {
     pub measures: Vec<(String, f64)>,
     /// The evaluation of each class, if the model is a classifier.
     pub classes: Option<ClassReport>,
+    /// The values of properties that judges found confused in generated images.
+    pub confusions: Vec<ConfusedValues>,
 }
 
 /// Evaluates a trained model on the configured test split, and its samples by the configured judges. Writes the files of a
@@ -54,7 +56,8 @@ pub fn evaluate_model(
     let (step, mistakes) = (model.step, config.eval.mistakes);
     let pass = TestPass { step, limit: config.eval.limit, batch, mistakes };
     let result = evaluate(training, &data, &alone, &BatchGroups::default(), session, pass)?;
-    let mut evaluation = RunEvaluation { step, measures: result.measures, classes: None };
+    let mut evaluation =
+        RunEvaluation { step, measures: result.measures, classes: None, confusions: Vec::new() };
     if let (Some(tally), Some(classes)) = (&result.classes, training.outline().classes) {
         let report = class_report(tally, &classes, &data, config, step)?;
         if let Some(files) = files {
@@ -63,7 +66,9 @@ pub fn evaluate_model(
         evaluation.classes = Some(report);
     }
     if let Some(quality) = &mut quality {
-        evaluation.measures.extend(quality.measure(training, &data, &alone, session, config, None)?);
+        let quality = quality.measure(training, &data, &alone, session, config, None)?;
+        evaluation.measures.extend(quality.measures);
+        evaluation.confusions = quality.confusions;
     }
     Ok(evaluation)
 }

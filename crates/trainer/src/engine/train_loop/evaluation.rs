@@ -55,7 +55,9 @@ pub(super) fn measure_samples(
     state.networks().try_for_each(Network::broadcast_buffers)?;
     let session = env.evaluation_session(state.listener());
     let folder = env.folder.evaluation();
-    state.with_averages(|training| {
-        quality.measure(training, data, distributed, &session, env.config, Some(&folder))
-    })
+    state
+        .with_averages(|training| {
+            quality.measure(training, data, distributed, &session, env.config, Some(&folder))
+        })
+        .map(|quality| quality.measures)
 }
