@@ -124,10 +124,12 @@ fn text(explanation: &Explanation) -> Vec<String> {
     )];
     lines.extend(columns(&rows));
     if !explanation.levels.is_empty() {
-        let mut rows = vec![head("level of noise", &["error", "no caption"])];
+        let mut names = head("level of noise", &["error", "no caption"]);
+        names.push("other words".to_owned());
+        let mut rows = vec![names];
         rows.extend(explanation.levels.iter().map(|level| {
-            let LevelErrors { level, error, without_caption, wrong } = level;
-            let rises = std::iter::once(without_caption).chain(wrong);
+            let LevelErrors { level, error, without_caption, wrong, wrong_rest } = level;
+            let rises = std::iter::once(without_caption).chain(wrong).chain([wrong_rest]);
             let shown = [format!("{level:.2}"), format!("{error:.4}")];
             shown.into_iter().chain(rises.map(|share| format!("{:+.1} %", 100.0 * share))).collect()
         }));
@@ -208,6 +210,7 @@ mod tests {
             level,
             error: 0.5,
             without_caption: 0.25,
+            wrong_rest: 0.0,
             wrong: wrong.to_vec(),
         };
         Explanation {
@@ -228,9 +231,11 @@ mod tests {
     #[test]
     fn tables_name_attributes_and_shares() {
         let lines = text(&explanation()).join("\n");
-        for part in
-            ["8 held-out images, after step 100", "tokens (64 numbers)  100.0 %  50.0 %", "+10.0 %  +20.0 %"]
-        {
+        for part in [
+            "8 held-out images, after step 100",
+            "tokens (64 numbers)  100.0 %  50.0 %",
+            "+10.0 %  +20.0 %  +0.0 %",
+        ] {
             assert!(lines.contains(part), "{part:?} in\n{lines}");
         }
         let none = Explanation { levels: Vec::new(), ..explanation() };

@@ -25,10 +25,12 @@ pub struct LevelErrors {
     pub without_caption: f64,
     /// The rise of the error by a wrong value of each attribute, as a share of it.
     pub wrong: Vec<f64>,
+    /// The rise of the error by a wrong caption whose attributes are right, as a share of it: what captions say beyond them.
+    pub wrong_rest: f64,
 }
 
 /// Measures the errors of samples at each level, with their captions, without, and with captions of others. The rise of each attribute
-/// is fitted by least squares to the attributes that differ, as a sum of them. Empty if the model has no levels.
+/// is fitted by least squares to the attributes that differ, as a sum of them and of a constant. Empty if the model has no levels.
 pub(super) fn measure(
     reader: &dyn CaptionReader,
     samples: &HeldOut,
@@ -49,17 +51,19 @@ pub(super) fn measure(
             let errors = samples.errors(reader, &of_others, level)?.unwrap_or_default();
             for at in 0..count {
                 let differ = |classes: &Vec<u32>| f64::from(u8::from(classes[at] != classes[partner(at)]));
-                differs.extend(attributes.classes.iter().map(differ));
+                differs.extend(attributes.classes.iter().map(differ).chain([1.0]));
                 rises.push(errors[at] - own[at]);
             }
         }
         let error = mean(&own);
-        let fitted = fit(&differs, &rises, attributes.names.len());
+        let mut fitted = fit(&differs, &rises, attributes.names.len() + 1);
+        let rest = fitted.pop().unwrap_or_default();
         levels.push(LevelErrors {
             level,
             error,
             without_caption: mean(&none) / error - 1.0,
             wrong: fitted.into_iter().map(|rise| rise / error).collect(),
+            wrong_rest: rest / error,
         });
     }
     Ok(levels)
