@@ -234,7 +234,7 @@ mod tests {
         for part in [
             "8 held-out images, after step 100",
             "tokens (64 numbers)  100.0 %  50.0 %",
-            "+10.0 %  +20.0 %  +0.0 %",
+            "+10.0 %  +20.0 %       +0.0 %",
         ] {
             assert!(lines.contains(part), "{part:?} in\n{lines}");
         }

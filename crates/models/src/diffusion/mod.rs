@@ -23,12 +23,15 @@ pub mod samplers;
 
 mod sampling;
 
+mod uncertainty;
+
 pub use autoencoder_kl::{AutoencoderKL, AutoencoderKLConfig, LatentDistribution};
 pub use coordinates::{COORDINATES, with_coordinates};
 pub use objective::{NoisySamples, Objective};
 pub use patches::{from_patches, to_patches};
 pub use sampling::{InitialImages, SamplingLoop, latent_mask};
 pub use schedule::{BetaSchedule, NoiseSchedule, Prediction};
+pub use uncertainty::Uncertainty;
 pub use unet::{
     TextAttention, TextCondition, UNet2DConditionConfig, UNet2DConditionModel, UNet2DConfig, UNet2DModel,
 };

@@ -1,13 +1,16 @@
 //! Schedules, objectives and the sampling loop, without recorded values.
 
+use std::sync::Arc;
+
 use candle_core::{DType, Device, Tensor};
 use phalanx_models::diffusion::samplers::{SamplerConfig, SamplerKind, Spacing, noise_of_samples};
 use phalanx_models::diffusion::{
-    BetaSchedule, InitialImages, NoiseSchedule, Objective, Prediction, SamplingLoop, latent_mask,
+    BetaSchedule, InitialImages, NoiseSchedule, Objective, Prediction, SamplingLoop, Uncertainty, latent_mask,
 };
-use phalanx_tensor::{Key, Tape, Value, ops};
+use phalanx_tensor::loss::{LossDivisor, mse};
+use phalanx_tensor::{BuildOptions, Context, Key, Session, Tape, Value, ops};
 
-use crate::harness::{evaluation_tape as tape, numbers};
+use crate::harness::{self, evaluation_tape as tape, numbers};
 
 fn schedule(kind: BetaSchedule) -> NoiseSchedule {
     NoiseSchedule::new(kind, 1000, kind.usual_range()).expect("a schedule")
@@ -55,6 +58,37 @@ fn knowing(
                 ops::add_scalar(tape, &of_noise, -strength * image).expect("sum")
             }
         }
+    }
+}
+
+#[test]
+fn an_expected_error_is_learnt_by_its_loss() {
+    let (uncertainty, store) = harness::build(BuildOptions::default(), Uncertainty::new);
+    assert_eq!(store.num_parameters(), 129);
+    let (timesteps, errors) = ([10.0, 500.0, 990.0], [0.25, 1.0, 4.0]);
+    // Each sample's squared error is that of its timestep.
+    let target = Tensor::new(&[[0.5_f32, -0.5], [1.0, 1.0], [-2.0, 2.0]], &Device::Cpu).expect("numbers");
+    let prediction = Value::constant(target.zeros_like().expect("zeros"));
+    let target = Value::constant(target);
+    let mut u = Vec::new();
+    for _ in 0..400 {
+        let tape = Tape::recording(Session::training(Arc::new(Context::new(1)), Key::new(1)));
+        let found = uncertainty.forward(&tape, &timesteps).expect("fits");
+        u = numbers(&found);
+        let difference = Uncertainty::weigh(&tape, &found, &prediction, &target).expect("fits");
+        let zeros = ops::full_like(&tape, &difference, 0.0).expect("as large");
+        let error = mse(&tape, &difference, &zeros, LossDivisor::Batch).expect("fits");
+        let loss = ops::add(&tape, &error, &ops::mean(&tape, &found).expect("numbers")).expect("scalars");
+        tape.backward(&loss).expect("sound");
+        for param in store.params() {
+            let grad = param.grad().expect("built").expect("it takes part");
+            let moved = param.tensor().expect("resident") - (grad * 0.02).expect("scaled");
+            param.set(&moved.expect("as large")).expect("as large");
+        }
+        store.zero_grads();
+    }
+    for (u, error) in u.iter().zip(errors) {
+        assert!((f64::from(*u) - f64::ln(error)).abs() < 0.02, "{u} of an error of {error}");
     }
 }
 

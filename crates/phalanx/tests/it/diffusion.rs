@@ -123,8 +123,9 @@ fn pixels_without_text_agree_under_a_strategy_of_each_kind() {
         &[("fsdp", 2, 1)],
     );
     strategies_agree(
-        "model.conditional=false model.zero_snr=true model.prediction=sample model.patch=2 model.coordinates=true",
-        &[("ddp", 3, 0)],
+        "model.conditional=false model.zero_snr=true model.prediction=sample model.patch=2 model.coordinates=true \
+         model.uncertainty=true",
+        &[("ddp", 3, 0), ("fsdp", 2, 1)],
     );
 }
 

@@ -2,7 +2,7 @@
 
 use phalanx_models::diffusion::{
     COORDINATES, TextAttention, TextCondition, UNet2DConditionConfig, UNet2DConditionModel, UNet2DConfig,
-    UNet2DModel, from_patches, to_patches, with_coordinates,
+    UNet2DModel, Uncertainty, from_patches, to_patches, with_coordinates,
 };
 use phalanx_models::{ClipTextConfig, ClipTextEncoder, TextFeatures};
 use phalanx_tensor::{Buffer, Result, Scope, Tape, TensorError, Value};
@@ -18,6 +18,8 @@ pub(super) struct Denoiser {
     has_coordinates: bool,
     /// The side of the patches that are positions of the U-Net.
     patch: usize,
+    /// The expected error of each timestep, if it is learnt.
+    uncertainty: Option<Uncertainty>,
     /// The scaling factor of latent images; 0 until it is measured.
     scale: Buffer,
 }
@@ -82,7 +84,8 @@ impl Denoiser {
                 Unet::Unconditional(Box::new(UNet2DModel::new(&place, &config)?))
             }
         };
-        Ok(Self { unet, has_coordinates, patch, scale: scope.buffer("latent_scale", 1, 0.0)? })
+        let uncertainty = settings.target.uncertainty.then(|| Uncertainty::new(scope)).transpose()?;
+        Ok(Self { unet, has_coordinates, patch, uncertainty, scale: scope.buffer("latent_scale", 1, 0.0)? })
     }
 
     /// Returns the scaling factor of latent images, if it was measured.
@@ -129,6 +132,11 @@ impl Denoiser {
             }
         }?;
         if self.patch == 1 { Ok(predicted) } else { from_patches(tape, &predicted, self.patch) }
+    }
+
+    /// Returns the logarithm of the expected error at timesteps, [N, 1], if it is learnt.
+    pub(super) fn log_error(&self, tape: &Tape, timesteps: &[f64]) -> Result<Option<Value>> {
+        self.uncertainty.as_ref().map(|uncertainty| uncertainty.forward(tape, timesteps)).transpose()
     }
 
     /// Returns the attention of each layer to captions; none of an unconditional network.

@@ -71,6 +71,8 @@ phalanx_trainer::settings! {
         zero_snr: bool = false;
         /// Min-SNR weighting: a timestep counts as much as its signal-to-noise ratio, at most this; 0 = all alike.
         min_snr: f64 = 0.0;
+        /// Learn the expected error of each timestep and divide by it, so that all count alike (Karras et al. 2024).
+        uncertainty: bool = false;
         /// Training draws noisy timesteps more often: those at the end this many times as often as evenly (Esser et al. 2024).
         timestep_shift: f64 = 1.0;
         /// Probability of hiding a sample's caption, so that the network learns what guidance needs.
@@ -265,6 +267,11 @@ impl DiffusionSettings {
             "model.min_snr counts the end of a schedule with model.zero_snr, or of model.schedule = flow, as nothing, so that \
              what a caption decides first is never learnt: set one of them"
                 .to_owned(),
+        );
+        relations.require(
+            !(self.target.uncertainty && self.target.min_snr > 0.0),
+            "model.uncertainty",
+            "model.uncertainty and model.min_snr both weigh timesteps: set one of them".to_owned(),
         );
         relations.require(
             !ends_in_noise || self.target.prediction != Prediction::Epsilon,

@@ -1,12 +1,12 @@
 //! Training and evaluation of diffusion.
 
 use candle_core::{DType, Device, Tensor};
-use phalanx_models::diffusion::Objective;
+use phalanx_models::diffusion::{Objective, Uncertainty};
 use phalanx_tensor::{Key, Tape, TensorError, Value, loss, ops};
 
 use super::{Denoiser, DiffusionSettings, FirstStage};
 use crate::tasks::text::Texts;
-use phalanx_trainer::engine::{Setup, StepInput, TaskSpec, TrainError, Training, number};
+use phalanx_trainer::engine::{Loss, Measure, Setup, StepInput, TaskSpec, TrainError, Training, number};
 
 /// Diffusion.
 pub(in crate::tasks) fn spec() -> TaskSpec<DiffusionSettings> {
@@ -60,8 +60,10 @@ fn diffusion(setup: &mut Setup<'_>, settings: &DiffusionSettings) -> Result<Trai
     );
     let objective = settings.objective()?;
     let model = Diffusion { settings: settings.clone(), denoiser, texts, first_stage, objective, size };
+    let measures = if settings.target.uncertainty { &["error"][..] } else { &[] };
     let training = Training::new(name, model)
         .loss(Diffusion::loss)
+        .measures(measures.iter().copied())
         .evaluate(["loss"], Diffusion::evaluate)
         .draw(Diffusion::draw);
     Ok(if settings.conditional { training.reads_captions() } else { training })
@@ -77,7 +79,7 @@ pub(super) struct Draws {
 }
 
 impl Diffusion {
-    fn loss(&self, step: &StepInput<'_>) -> Result<Value, TrainError> {
+    fn loss(&self, step: &StepInput<'_>) -> Result<Loss, TrainError> {
         let images = self.images(step)?;
         // By the samples' places in the whole batch: as many ranks as there are draw what one would.
         let noise = step.normal(&images.dims()[1..])?;
@@ -89,9 +91,28 @@ impl Diffusion {
         };
         let timesteps = Objective::shifted(&uniform(), self.settings.target.timestep_shift);
         let hidden = uniform().into_iter().map(|drawn| drawn < self.settings.target.drop_text).collect();
-        let error = self.error(step, &images, &Draws { noise, timesteps, hidden })?;
+        let loss = self.weighted_loss(step, &images, &Draws { noise, timesteps, hidden })?;
         self.texts.warn(step);
-        Ok(error)
+        Ok(loss)
+    }
+
+    /// The error of predictions, each timestep divided by its expected error if that is learnt.
+    fn weighted_loss(&self, step: &StepInput<'_>, images: &Value, draws: &Draws) -> Result<Loss, TrainError> {
+        let (tape, timesteps) = (step.tape, self.objective.timesteps(&draws.timesteps));
+        let times: Vec<f64> = timesteps.iter().map(|timestep| *timestep as f64).collect();
+        let Some(u) = self.denoiser.log_error(tape, &times)? else {
+            return Ok(self.error(step, images, draws)?.into());
+        };
+        let plain = self.predict(tape, images, draws, &self.shown(step, draws)?)?;
+        let difference = Uncertainty::weigh(tape, &u, &plain.predicted, &plain.target)?;
+        let error = step.mean(&difference, |rows, _, over| {
+            loss::mse(tape, rows, &ops::full_like(tape, rows, 0.0)?, over)
+        })?;
+        let u = step.mean(&u, |u, rows, over| {
+            ops::scale(tape, &ops::sum(tape, u)?, 1.0 / over.divisor(rows.len()))
+        })?;
+        let plain = Predicted { predicted: plain.predicted.detach(), ..plain };
+        Ok(Loss::new(ops::add(tape, &error, &u)?, [Measure::of(&plain.error(step)?)?]))
     }
 
     fn evaluate(&self, step: &StepInput<'_>) -> Result<[f64; 1], TrainError> {
@@ -101,14 +122,17 @@ impl Diffusion {
 
     /// The weighted squared error of predictions.
     fn error(&self, step: &StepInput<'_>, images: &Value, draws: &Draws) -> Result<Value, TrainError> {
+        self.predict(step.tape, images, draws, &self.shown(step, draws)?)?.error(step)
+    }
+
+    /// Returns the captions of a step's samples, without those that are hidden; none if the network is not conditional.
+    fn shown(&self, step: &StepInput<'_>, draws: &Draws) -> Result<Vec<String>, TrainError> {
+        if !self.settings.conditional {
+            return Ok(Vec::new());
+        }
         let captions = step.texts("captions")?.iter().zip(&draws.hidden);
         let shown = captions.map(|(caption, hidden)| if *hidden { String::new() } else { caption.clone() });
-        let Predicted { predicted, target } =
-            self.predict(step.tape, images, draws, &shown.collect::<Vec<_>>())?;
-        step.mean(&predicted, |rows, range, over| {
-            let target = ops::narrow(step.tape, &target, 0, range.start, range.len())?;
-            loss::mse(step.tape, rows, &target, over)
-        })
+        Ok(shown.collect())
     }
 
     /// Predicts noisy samples under captions.
@@ -152,6 +176,16 @@ impl Diffusion {
 pub(super) struct Predicted {
     pub(super) predicted: Value,
     pub(super) target: Value,
+}
+
+impl Predicted {
+    /// The mean squared error.
+    fn error(&self, step: &StepInput<'_>) -> Result<Value, TrainError> {
+        step.mean(&self.predicted, |rows, range, over| {
+            let target = ops::narrow(step.tape, &self.target, 0, range.start, range.len())?;
+            loss::mse(step.tape, rows, &target, over)
+        })
+    }
 }
 
 /// Draws noise and timesteps that are functions of each picture and nothing else, so that any number of ranks and any batch measure
