@@ -124,18 +124,19 @@ fn text(explanation: &Explanation) -> Vec<String> {
     )];
     lines.extend(columns(&rows));
     if !explanation.levels.is_empty() {
-        let mut names = head("level of noise", &["error", "no caption"]);
-        names.push("other words".to_owned());
-        let mut rows = vec![names];
+        let mut rows = vec![head("level of noise", &["error", "no caption"])];
         rows.extend(explanation.levels.iter().map(|level| {
-            let LevelErrors { level, error, without_caption, wrong, wrong_rest } = level;
-            let rises = std::iter::once(without_caption).chain(wrong).chain([wrong_rest]);
-            let shown = [format!("{level:.2}"), format!("{error:.4}")];
-            shown.into_iter().chain(rises.map(|share| format!("{:+.1} %", 100.0 * share))).collect()
+            let LevelErrors { level, error, without_caption, wrong } = level;
+            let rises = std::iter::once(Some(*without_caption)).chain(wrong.iter().copied());
+            let shown = |share: Option<f64>| {
+                share.map_or_else(|| "?".to_owned(), |share| format!("{:+.1} %", 100.0 * share))
+            };
+            let numbers = [format!("{level:.2}"), format!("{error:.4}")];
+            numbers.into_iter().chain(rises.map(shown)).collect()
         }));
         lines.extend([
             String::new(),
-            "how much the error rises without a caption, and with a wrong one:".to_owned(),
+            "how much the error rises without a caption, and with one wrong value in it:".to_owned(),
         ]);
         lines.extend(columns(&rows));
     }
@@ -150,7 +151,7 @@ fn chart(explanation: &Explanation) -> String {
     };
     let mut lines = vec![line("no caption", &|level| level.without_caption)];
     for (at, name) in explanation.attributes.iter().enumerate() {
-        lines.push(line(&format!("wrong {name}"), &|level| level.wrong[at]));
+        lines.push(line(&format!("wrong {name}"), &|level| level.wrong[at].unwrap_or(f64::NAN)));
     }
     let x = Axis::of("level of noise: 0 = image, 1 = noise alone", Unit::Plain);
     let panel = Panel::lines("rise of the error in percent", x, Axis::default(), lines);
@@ -210,8 +211,7 @@ mod tests {
             level,
             error: 0.5,
             without_caption: 0.25,
-            wrong_rest: 0.0,
-            wrong: wrong.to_vec(),
+            wrong: wrong.map(Some).to_vec(),
         };
         Explanation {
             step: 100,
@@ -231,11 +231,9 @@ mod tests {
     #[test]
     fn tables_name_attributes_and_shares() {
         let lines = text(&explanation()).join("\n");
-        for part in [
-            "8 held-out images, after step 100",
-            "tokens (64 numbers)  100.0 %  50.0 %",
-            "+10.0 %  +20.0 %       +0.0 %",
-        ] {
+        for part in
+            ["8 held-out images, after step 100", "tokens (64 numbers)  100.0 %  50.0 %", "+10.0 %  +20.0 %"]
+        {
             assert!(lines.contains(part), "{part:?} in\n{lines}");
         }
         let none = Explanation { levels: Vec::new(), ..explanation() };

@@ -22,7 +22,7 @@ use crate::engine::TrainError;
 use crate::engine::data::{Data, OpenedSplits};
 use crate::engine::distributed::Distributed;
 use crate::engine::training::{CaptionReader, Task};
-use attributes::CaptionAttributes;
+use attributes::{CaptionAttribute, attributes};
 use probe::{LinearReader, chance};
 use samples::HeldOut;
 
@@ -94,14 +94,14 @@ pub fn explain_model(
     let count = splits.train.len().min(FITTED);
     let fitted = (0..count).map(|index| splits.train.without_pixels(index, 0));
     let fitted: Vec<CaptionedImage> = fitted.collect::<Result<_, _>>()?;
-    let known = CaptionAttributes::of(config, &*splits.train, &fitted)?;
+    let known = attributes(config, &*splits.train, &fitted)?;
     let names: Vec<&str> =
         splits.train.attributes().iter().map(|attribute| attribute.name.as_str()).collect();
-    let truth = CaptionAttributes::of(config, &*splits.train, &held_out.described(&names)?)?;
+    let truth = attributes(config, &*splits.train, &held_out.described(&names)?)?;
     let captions = (texts(fitted), held_out.captions());
     let mut features = read_features(reader, &session, (&captions.0, &known), (&captions.1, &truth))?;
-    let pairs = known.classes.iter().zip(&truth.classes);
-    let accuracy = pairs.map(|(known, truth)| chance(known, truth)).collect();
+    let pairs = known.iter().zip(&truth);
+    let accuracy = pairs.map(|(known, truth)| chance(&known.classes, &truth.classes)).collect();
     features.push(ReadFeatures { features: "chance".to_owned(), width: 0, accuracy });
     Ok(Explanation {
         step: model.step,
@@ -109,7 +109,7 @@ pub fn explain_model(
         features,
         levels: levels::measure(reader, &held_out, &truth)?,
         pictures: maps::maps(reader, &held_out, options.pictures)?,
-        attributes: truth.names,
+        attributes: truth.into_iter().map(|attribute| attribute.name).collect(),
     })
 }
 
@@ -146,8 +146,8 @@ fn encoded(
 fn read_features(
     reader: &dyn CaptionReader,
     session: &Session,
-    (captions, known): (&[String], &CaptionAttributes),
-    (held_out, truth): (&[String], &CaptionAttributes),
+    (captions, known): (&[String], &[CaptionAttribute]),
+    (held_out, truth): (&[String], &[CaptionAttribute]),
 ) -> Result<Vec<ReadFeatures>, TrainError> {
     let (fitted, read) = (encoded(reader, session, captions)?, encoded(reader, session, held_out)?);
     let of = |(fitted, read): (Encoded, Encoded)| {
@@ -156,8 +156,9 @@ fn read_features(
         let linear = linear
             .ok_or_else(|| TrainError::Setup(format!("the {} of captions are not finite", fitted.name)))?;
         let rows = linear.read(&read.rows);
-        let pairs = known.classes.iter().zip(&truth.classes);
-        let accuracy = pairs.map(|(known, truth)| linear.accuracy(known, &rows, truth)).collect();
+        let pairs = known.iter().zip(truth);
+        let accuracy = pairs.map(|(known, truth)| linear.accuracy(&known.classes, &rows, &truth.classes));
+        let accuracy = accuracy.collect();
         Ok(ReadFeatures { features: fitted.name, width, accuracy })
     };
     fitted.into_iter().zip(read).map(of).collect()
