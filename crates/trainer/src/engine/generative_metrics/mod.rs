@@ -57,13 +57,14 @@ impl Quality {
     /// The file of confused values in the folder of evaluations.
     const CONFUSIONS: &str = "confusion.json";
 
-    /// Writes the confused values into a folder, which is made if it does not exist. Without any, nothing is written.
+    /// Writes the confused values into a folder, which is made if it does not exist. Without any, no file is made, and those of a former
+    /// evaluation are replaced.
     fn write_confusions(&self, folder: &Path) -> Result<(), TrainError> {
-        if self.confusions.is_empty() {
+        let path = folder.join(Self::CONFUSIONS);
+        if self.confusions.is_empty() && !path.exists() {
             return Ok(());
         }
         std::fs::create_dir_all(folder).map_err(RunError::io("make", folder))?;
-        let path = folder.join(Self::CONFUSIONS);
         let json = serde_json::to_string_pretty(&self.confusions);
         let json = json.map_err(|error| TrainError::Setup(error.to_string()))?;
         Ok(write_aside(&path, json.as_bytes()).map_err(RunError::io("write", &path))?)
