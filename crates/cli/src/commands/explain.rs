@@ -69,6 +69,9 @@ pub(super) fn run(program: &Program, args: &ExplainArgs) -> Result<(), CliError>
     let no_folder =
         || CliError::Usage("an exported model has no folder of its own; add --out DIR".to_owned());
     let folder = folder.ok_or_else(no_folder)?;
+    // A folder that cannot be written is told before minutes of work.
+    std::fs::create_dir_all(&folder)
+        .map_err(|error| CliError::failed(format!("{}: {error}", folder.display())))?;
     let options = ExplainOptions { samples: args.samples as usize, pictures: args.pictures.into() };
     let explanation =
         explain_model(&task_of(program, config)?, &model, config, options).map_err(CliError::failed)?;
@@ -82,10 +85,8 @@ pub(super) fn run(program: &Program, args: &ExplainArgs) -> Result<(), CliError>
     Ok(())
 }
 
-/// Writes the files of an explanation, and returns their paths.
+/// Writes the files of an explanation into a folder, and returns their paths.
 fn write_files(explanation: &Explanation, folder: &Path) -> Result<Vec<String>, CliError> {
-    std::fs::create_dir_all(folder)
-        .map_err(|error| CliError::failed(format!("{}: {error}", folder.display())))?;
     let mut files = vec![folder.join("explain.json")];
     let json = serde_json::to_string_pretty(explanation).map_err(CliError::failed)?;
     write_aside(&files[0], json.as_bytes()).map_err(CliError::failed)?;
