@@ -17,7 +17,8 @@ use std::sync::Arc;
 use phalanx_run::{RunFolder, read_metrics};
 use phalanx_trainer::config::Resolved;
 use phalanx_trainer::engine::{
-    Drawing, GridStyle, NoopObserver, RunEvaluation, TrainedModel, evaluate_model, named, sample_model,
+    Drawing, ExplainOptions, GridStyle, NoopObserver, RunEvaluation, TrainedModel, evaluate_model,
+    explain_model, named, sample_model,
 };
 
 use crate::harness::Place;
@@ -250,6 +251,14 @@ fn stages_trained_alone_and_pictures_of_both() {
     assert_eq!(
         (model.step, names),
         (4, vec!["stage2_discriminator_loss", "stage2_generator_loss", "stage2_matched"])
+    );
+    let options = ExplainOptions { samples: 8, pictures: 2 };
+    let explained = explain_model(task, &model, &resolved.config, options).expect("reads captions");
+    let features: Vec<&str> = explained.features.iter().map(|read| read.features.as_str()).collect();
+    assert_eq!(features, ["vector", "mean of the condition", "drawn condition", "chance"]);
+    assert!(
+        explained.levels.is_empty() && explained.pictures.is_empty(),
+        "it has neither noise nor attention"
     );
     let prompts = ["a red circle on a white background", "a large blue star"].map(str::to_owned);
     let drawn = |seed| {

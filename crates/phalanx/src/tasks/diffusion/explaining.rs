@@ -4,7 +4,7 @@ use candle_core::{DType, Tensor};
 use phalanx_models::diffusion::TextAttention;
 use phalanx_tensor::{Tape, Value};
 
-use super::training::{Diffusion, Draws, own_draws};
+use super::training::{Diffusion, Draws, Noised, own_draws};
 use phalanx_trainer::engine::{
     CaptionFeatures, CaptionReader, CaptionWord, StepInput, TokenAttention, TrainError,
 };
@@ -34,12 +34,10 @@ impl CaptionReader for Diffusion {
 
     fn attention(&self, step: &StepInput<'_>, level: f64) -> Result<Vec<TokenAttention>, TrainError> {
         let images = self.images(step)?;
-        let draws = at_level(step, &images, level)?;
-        let timesteps = self.objective.timesteps(&draws.timesteps);
-        let noised = self.objective.noisy_samples(step.tape, &images, &draws.noise, &timesteps)?;
+        let Noised { samples, times, .. } =
+            self.noised(step.tape, &images, &at_level(step, &images, level)?)?;
         let told = self.denoiser.read(step.tape, &self.texts, step.texts("captions")?)?;
-        let times: Vec<f64> = timesteps.iter().map(|timestep| *timestep as f64).collect();
-        let attention = self.denoiser.text_attention(step.tape, &noised.sample, &times, told.as_ref())?;
+        let attention = self.denoiser.text_attention(step.tape, &samples.sample, &times, told.as_ref())?;
         let of = |layer: TextAttention| TokenAttention { size: layer.size, shares: layer.shares };
         Ok(attention.into_iter().map(of).collect())
     }

@@ -1,7 +1,7 @@
 //! Training and evaluation of diffusion.
 
 use candle_core::{DType, Device, Tensor};
-use phalanx_models::diffusion::{Objective, Uncertainty};
+use phalanx_models::diffusion::{NoisySamples, Objective, Uncertainty};
 use phalanx_tensor::{Key, Tape, TensorError, Value, loss, ops};
 
 use super::{Denoiser, DiffusionSettings, FirstStage};
@@ -98,12 +98,11 @@ impl Diffusion {
 
     /// The error of predictions, each timestep divided by its expected error if that is learnt.
     fn weighted_loss(&self, step: &StepInput<'_>, images: &Value, draws: &Draws) -> Result<Loss, TrainError> {
-        let (tape, timesteps) = (step.tape, self.objective.timesteps(&draws.timesteps));
-        let times: Vec<f64> = timesteps.iter().map(|timestep| *timestep as f64).collect();
-        let Some(u) = self.denoiser.log_error(tape, &times)? else {
-            return Ok(self.error(step, images, draws)?.into());
-        };
+        let tape = step.tape;
         let plain = self.predict(tape, images, draws, &self.shown(step, draws)?)?;
+        let Some(u) = self.denoiser.log_error(tape, &plain.times)? else {
+            return Ok(plain.error(step)?.into());
+        };
         let difference = Uncertainty::weigh(tape, &u, &plain.predicted, &plain.target)?;
         let error = step.mean(&difference, |rows, _, over| {
             loss::mse(tape, rows, &ops::full_like(tape, rows, 0.0)?, over)
@@ -143,16 +142,19 @@ impl Diffusion {
         draws: &Draws,
         captions: &[String],
     ) -> Result<Predicted, TrainError> {
+        let Noised { samples, timesteps, times } = self.noised(tape, images, draws)?;
+        let told = self.denoiser.read(tape, &self.texts, captions)?;
+        let predicted = self.denoiser.predict(tape, &samples.sample, &times, told.as_ref())?;
+        let (predicted, target) = self.objective.weighted(tape, predicted, samples.target, &timesteps)?;
+        Ok(Predicted { predicted, target, times })
+    }
+
+    /// Adds noise to images.
+    pub(super) fn noised(&self, tape: &Tape, images: &Value, draws: &Draws) -> Result<Noised, TrainError> {
         let timesteps = self.objective.timesteps(&draws.timesteps);
-        let noised = self.objective.noisy_samples(tape, images, &draws.noise, &timesteps)?;
-        let told = match self.settings.conditional {
-            true => self.denoiser.read(tape, &self.texts, captions)?,
-            false => None,
-        };
-        let times: Vec<f64> = timesteps.iter().map(|timestep| *timestep as f64).collect();
-        let predicted = self.denoiser.predict(tape, &noised.sample, &times, told.as_ref())?;
-        let (predicted, target) = self.objective.weighted(tape, predicted, noised.target, &timesteps)?;
-        Ok(Predicted { predicted, target })
+        let samples = self.objective.noisy_samples(tape, images, &draws.noise, &timesteps)?;
+        let times = timesteps.iter().map(|timestep| *timestep as f64).collect();
+        Ok(Noised { samples, timesteps, times })
     }
 
     /// Returns the images to denoise: a step's pixels, or its scaled latent images.
@@ -172,10 +174,19 @@ impl Diffusion {
     }
 }
 
+/// Noisy samples at their timesteps.
+pub(super) struct Noised {
+    pub(super) samples: NoisySamples,
+    timesteps: Vec<usize>,
+    /// The timesteps as the network takes them.
+    pub(super) times: Vec<f64>,
+}
+
 /// Predictions of samples with their targets, both weighted.
 pub(super) struct Predicted {
     pub(super) predicted: Value,
     pub(super) target: Value,
+    times: Vec<f64>,
 }
 
 impl Predicted {
