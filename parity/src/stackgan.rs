@@ -6,7 +6,9 @@
 use std::sync::Arc;
 
 use candle_core::DType;
-use phalanx_models::stackgan::{Discriminator, GeneratorOutput, SampleWeights, generator_loss};
+use phalanx_models::stackgan::{
+    AdversarialLoss, Discriminator, GanObjective, GeneratorOutput, SampleWeights,
+};
 use phalanx_models::{StackGanConfig, StageOneGenerator, StageTwoGenerator};
 use phalanx_tensor::{
     BuildOptions, Context, Key, ParamStore, Scope, Session, StoreBuilder, Tape, TensorError, Value, ops,
@@ -137,7 +139,9 @@ impl Stage<'_> {
         let counts = SampleWeights { weights: &weights, sum: weights.len() as f64 };
         // The values were recorded without detaching the condition.
         let shown = &generated.condition.mu;
-        let losses = generator_loss(tape, discriminator, generated, shown, KL_WEIGHT, counts)?;
+        let objective =
+            GanObjective { adversarial: AdversarialLoss::CrossEntropy, kl_weight: KL_WEIGHT, counts };
+        let losses = objective.generator_loss(tape, discriminator, generated, shown)?;
         push("kl", flat(&losses.kl)?);
         push("loss_G", flat(&losses.total)?);
         tape.backward(&losses.total)?;

@@ -4,7 +4,7 @@ use anyhow::Result;
 use candle_core::{Device, Tensor};
 use phalanx_collectives::Communicator;
 use phalanx_models::stackgan::{
-    Discriminator, GeneratorOutput, SampleWeights, conditions_of_next, discriminator_loss, generator_loss,
+    AdversarialLoss, Discriminator, GanObjective, GeneratorOutput, SampleWeights, conditions_of_next,
 };
 use phalanx_models::{StackGanConfig, StageOneGenerator, StageTwoGenerator};
 use phalanx_tensor::optim::Adam;
@@ -72,6 +72,7 @@ pub(super) fn step(
         // Keeps the store of the frozen parameters alive.
         let _ = &still;
         let counts = SampleWeights { weights: &weights, sum: (batch * ranks) as f64 };
+        let objective = GanObjective { adversarial: AdversarialLoss::CrossEntropy, kl_weight: 2.0, counts };
         let tape = g.tape(context, step);
         let generated = maker.make(&tape, &text, &noise, &condition_noise)?;
         let shown = generated.condition.mu.detach();
@@ -79,9 +80,9 @@ pub(super) fn step(
         let images = (&real, &generated.image.detach());
         let wrong = conditions_of_next(&judging, &shown)?;
         let pairs = (&shown, wrong.as_ref());
-        let losses = discriminator_loss(&judging, &discriminator, images, pairs, counts)?;
+        let losses = objective.discriminator_loss(&judging, &discriminator, images, pairs)?;
         d.step((&judging, &losses.total), &mut adam_d, 2e-4, context)?;
-        let losses = generator_loss(&tape, &discriminator, &generated, &shown, 2.0, counts)?;
+        let losses = objective.generator_loss(&tape, &discriminator, &generated, &shown)?;
         g.step((&tape, &losses.total), &mut adam_g, 2e-4, context)?;
         // The networks share a communicator.
         let (of_d, of_g) = (d.cost(), g.cost());

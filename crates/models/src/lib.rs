@@ -17,7 +17,7 @@
 //!   connections and the time.
 //!
 //! Forward and loss are separate: `forward` returns outputs, and a loss is a function of these (`loss` of [`ClipOutput`]
-//! and [`CvaeOutput`], [`stackgan::generator_loss`], or any of [`phalanx_tensor::loss`]).
+//! and [`CvaeOutput`], [`stackgan::GanObjective`], or any of [`phalanx_tensor::loss`]).
 //!
 //! - [`ResNet`] (18, 34, 50, 101) and [`MobileNetV2`]: torchvision's architectures and names, with an optional stem for
 //!   small images.
@@ -77,6 +77,7 @@ pub mod stackgan;
 pub mod translation;
 
 mod conv_norm;
+mod names;
 mod projected_attention;
 mod published_config;
 mod run_block;

@@ -9,6 +9,8 @@
 use candle_core::{DType, Device, Tensor};
 use phalanx_tensor::{Result, Tape, TensorError, Value, ops};
 
+use crate::names::named;
+
 /// The growth of β.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BetaSchedule {
@@ -65,32 +67,6 @@ impl Prediction {
         Err(TensorError::Argument { name: "prediction", value: self.to_string(), expected })
     }
 }
-
-/// Implements names as in configurations and diffusers' files.
-macro_rules! named {
-    ($($Type:ident { $($Variant:ident = $name:literal $(| $other:literal)*),+ $(,)? })+) => { $(
-        impl std::fmt::Display for $Type {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str(match self { $(Self::$Variant => $name),+ })
-            }
-        }
-
-        impl std::str::FromStr for $Type {
-            type Err = TensorError;
-
-            fn from_str(name: &str) -> Result<Self> {
-                match name {
-                    $($name $(| $other)* => Ok(Self::$Variant),)+
-                    _ => {
-                        let (value, expected) = (name.to_owned(), concat!("expected one of", $(" ", $name),+));
-                        Err(TensorError::Argument { name: stringify!($Type), value, expected })
-                    }
-                }
-            }
-        }
-    )+ };
-}
-pub(super) use named;
 
 named! {
     BetaSchedule { Linear = "linear", ScaledLinear = "scaled_linear", Cosine = "cosine" | "squaredcos_cap_v2", Flow = "flow" }

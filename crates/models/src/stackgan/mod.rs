@@ -19,11 +19,10 @@ mod stage_two;
 
 mod losses;
 
-pub use conditioning::{Condition, ConditioningAugmentation};
+pub use conditioning::{Condition, ConditioningActivation, ConditioningAugmentation};
 pub use discriminator::Discriminator;
 pub use losses::{
-    DiscriminatorLosses, GeneratorLosses, SampleWeights, conditions_of_next, discriminator_loss,
-    generator_loss,
+    AdversarialLoss, DiscriminatorLosses, GanObjective, GeneratorLosses, SampleWeights, conditions_of_next,
 };
 pub use stage_one::{GeneratorOutput, StageOneGenerator};
 pub use stage_two::StageTwoGenerator;
@@ -38,6 +37,8 @@ pub struct StackGanConfig {
     pub text_dim: usize,
     /// The number of elements of a condition.
     pub condition_dim: usize,
+    /// The activation of the layer that computes the distribution of conditions.
+    pub conditioning: ConditioningActivation,
     /// The number of elements of the noise.
     pub z_dim: usize,
     /// The generators' width. The first feature maps of stage I have 8 times as many channels. The feature maps that
@@ -62,6 +63,7 @@ impl StackGanConfig {
         Self {
             text_dim: 1024,
             condition_dim: 128,
+            conditioning: ConditioningActivation::Relu,
             z_dim: 100,
             gf_dim: 128,
             df_dim: 64,

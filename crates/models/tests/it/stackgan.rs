@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use candle_core::DType;
 use phalanx_models::stackgan::{
-    Discriminator, SampleWeights, conditions_of_next, discriminator_loss, generator_loss,
+    AdversarialLoss, Condition, ConditioningActivation, Discriminator, GanObjective, GeneratorOutput,
+    SampleWeights, conditions_of_next,
 };
 use phalanx_models::{StackGanConfig, StageOneGenerator, StageTwoGenerator};
 use phalanx_tensor::{
@@ -38,6 +39,7 @@ fn small() -> StackGanConfig {
     StackGanConfig {
         text_dim: 6,
         condition_dim: 4,
+        conditioning: ConditioningActivation::Relu,
         z_dim: 5,
         gf_dim: 4,
         df_dim: 4,
@@ -100,6 +102,11 @@ fn images_have_the_sizes_that_are_set_and_others_are_refused() {
     }
 }
 
+/// The losses of the authors' code.
+fn objective(counts: SampleWeights<'_>) -> GanObjective<'_> {
+    GanObjective { adversarial: AdversarialLoss::CrossEntropy, kl_weight: 2.0, counts }
+}
+
 #[test]
 fn one_network_is_trained_at_a_time() {
     let config = small();
@@ -125,12 +132,13 @@ fn one_network_is_trained_at_a_time() {
         let (shown, fake) = (made.condition.mu.detach(), made.image.detach());
         let wrong = conditions_of_next(&judging, &shown).expect("sound");
         let pairs = (&shown, wrong.as_ref());
-        let loss = discriminator_loss(&judging, &d, (&real, &fake), pairs, weights).expect("sound").total;
+        let loss =
+            objective(weights).discriminator_loss(&judging, &d, (&real, &fake), pairs).expect("sound").total;
         judging.backward(&loss).expect("sound");
         assert!(of_d.buckets().iter().all(ParamBucket::has_grads));
         assert!(!of_g.buckets().iter().any(ParamBucket::has_grads));
         let before = gradients(&of_d);
-        let losses = generator_loss(&making, &d, &made, &shown, 2.0, weights).expect("sound");
+        let losses = objective(weights).generator_loss(&making, &d, &made, &shown).expect("sound");
         making.backward(&losses.total).expect("sound");
         assert!(of_g.buckets().iter().all(ParamBucket::has_grads));
         assert_eq!(gradients(&of_d), before, "the discriminator gets no gradient of the generator's loss");
@@ -141,13 +149,54 @@ fn one_network_is_trained_at_a_time() {
 }
 
 #[test]
-fn the_losses_are_those_of_the_authors_code() {
+fn glu_gates_means_and_log_variances_by_further_outputs() {
+    let config = StackGanConfig { conditioning: ConditioningActivation::Glu, ..small() };
+    let (g1, of_g1) = built(|scope| StageOneGenerator::new(scope, &config));
+    let fc = of_g1.params().iter().find(|param| param.name() == "ca_net.fc.weight").expect("is there");
+    assert_eq!(fc.dims(), [16, 6]);
+    let (weight, text) = (Value::constant(fc.tensor().expect("whole")), random("text", &[3, 6]));
+    let noise = (random("z", &[3, 5]), random("noise", &[3, 4]));
+    let found = g1.forward(&tape(), &text, &noise.0, &noise.1).expect("sound").condition;
+    let (weight, text) = (numbers(&weight), numbers(&text));
+    let output = |row: usize, output: usize| -> f32 {
+        (0..6).map(|input| weight[6 * output + input] * text[6 * row + input]).sum()
+    };
+    let expected = |first: usize| -> Vec<f32> {
+        let cells = (0..3).flat_map(|row| (first..first + 4).map(move |cell| (row, cell)));
+        cells.map(|(row, cell)| output(row, cell) / (1.0 + (-output(row, cell + 8)).exp())).collect()
+    };
+    for (found, expected) in [(found.mu, expected(0)), (found.logvar, expected(4))] {
+        let off = numbers(&found).iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(off < 1e-6, "{found:?} {expected:?}");
+        assert!(expected.iter().any(|x| *x < 0.0), "both signs");
+    }
+}
+
+#[test]
+fn the_losses_are_those_of_the_papers() {
     // Computes the sums of the authors' code, term by term.
-    let config = small();
     let bce = |logits: &[f32], target: f64| {
         let each = logits.iter().map(|x| f64::from(*x)).map(|x| (1.0 + (-x).exp()).ln() + (1.0 - target) * x);
         each.sum::<f64>() / logits.len() as f64
     };
+    let hinge = |logits: &[f32], target: f64| {
+        let each = logits.iter().map(|x| (1.0 + (1.0 - 2.0 * target) * f64::from(*x)).max(0.0));
+        each.sum::<f64>() / logits.len() as f64
+    };
+    losses_are(AdversarialLoss::CrossEntropy, bce, |logits| bce(logits, 1.0));
+    losses_are(AdversarialLoss::Hinge, hinge, |logits| {
+        -logits.iter().map(|x| f64::from(*x)).sum::<f64>() / logits.len() as f64
+    });
+}
+
+/// Compares both networks' losses with sums of `bce`, of logits and their target, and `convincing`, of the logits of a
+/// generator's images.
+fn losses_are(
+    adversarial: AdversarialLoss,
+    bce: impl Fn(&[f32], f64) -> f64,
+    convincing: impl Fn(&[f32]) -> f64,
+) {
+    let config = small();
     for stage in [1, 2] {
         let (d, _) = built(|scope| match stage {
             1 => Discriminator::stage_one(scope, &config),
@@ -162,7 +211,8 @@ fn the_losses_are_those_of_the_authors_code() {
         assert_eq!(numbers(&wrong), [&rows[4..], &rows[..4]].concat());
         let counts = SampleWeights { weights: &[1.0; 4], sum: 4.0 };
         let pairs = (&condition, Some(&wrong));
-        let found = discriminator_loss(&tape, &d, (&real, &fake), pairs, counts).expect("sound");
+        let objective = GanObjective { adversarial, ..objective(counts) };
+        let found = objective.discriminator_loss(&tape, &d, (&real, &fake), pairs).expect("sound");
         let of = |images: &Value| d.features(&tape, images).expect("sound");
         let (of_real, of_fake) = (of(&real), of(&fake));
         let logits = |features: &Value, condition: &Value| {
@@ -180,6 +230,16 @@ fn the_losses_are_those_of_the_authors_code() {
         };
         let total = f64::from(numbers(&found.total)[0]);
         assert!((total - expected).abs() < 1e-5, "stage {stage}: {total} {expected}");
+
+        let of_fakes = convincing(&logits(&of_fake, &condition));
+        let expected = of_fakes + alone(&of_fake).map_or(0.0, |logits| convincing(&logits));
+        let made = GeneratorOutput {
+            image: fake,
+            condition: Condition { mu: condition.clone(), logvar: random("logvar", &[4, 4]) },
+        };
+        let found = objective.generator_loss(&tape, &d, &made, &condition).expect("sound");
+        let adversarial = f64::from(numbers(&found.adversarial)[0]);
+        assert!((adversarial - expected).abs() < 1e-5, "stage {stage}: {adversarial} {expected}");
     }
 }
 
@@ -198,8 +258,11 @@ fn samples_count_as_much_as_they_weigh() {
         let wrong = conditions_of_next(&tape, &shown).expect("sound");
         let real = random("real", &[4, 3, 16, 16]);
         let pairs = (&shown, wrong.as_ref());
-        let of_d = discriminator_loss(&tape, &d, (&real, &made.image), pairs, counts).expect("sound").total;
-        let of_g = generator_loss(&tape, &d, &made, &shown, 2.0, counts).expect("sound").total;
+        let of_d = objective(counts)
+            .discriminator_loss(&tape, &d, (&real, &made.image), pairs)
+            .expect("sound")
+            .total;
+        let of_g = objective(counts).generator_loss(&tape, &d, &made, &shown).expect("sound").total;
         [of_d, of_g].map(|loss| f64::from(numbers(&loss)[0]))
     };
     let only = |sample: usize| {

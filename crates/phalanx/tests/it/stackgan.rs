@@ -94,9 +94,13 @@ fn difference(one: &[Vec<(String, f64)>], other: &[Vec<(String, f64)>]) -> (f64,
 const SEEDS: [u64; 3] = [2, 5, 1];
 
 fn check(strategy: &str, ranks: usize, accumulate: usize, recompute: usize) {
+    check_with("", strategy, ranks, [accumulate, recompute]);
+}
+
+fn check_with(settings: &str, strategy: &str, ranks: usize, [accumulate, recompute]: [usize; 2]) {
     let mut offs = Vec::new();
     for seed in SEEDS {
-        let common = format!("{} train.seed={seed}", own(accumulate));
+        let common = format!("{} train.seed={seed} {settings}", own(accumulate));
         let of = |strategy: &str| {
             curve_once(&format!(
                 "{common} train.ranks={ranks} train.strategy={strategy} train.recompute={recompute}"
@@ -151,6 +155,25 @@ fn every_strategy_has_its_cells() {
         .map(|row| row.name)
         .collect();
     assert_eq!(STRATEGIES, known);
+}
+
+/// The contrastive loss of generated images spans the ranks; text encoder and tower get no gradient of it.
+#[test]
+fn generated_images_match_their_captions_on_any_number_of_ranks() {
+    let matching = "model.matching_weight=0.5 model.conditioning=glu model.adversarial=hinge";
+    check_with(matching, "ddp", 3, [1, 0]);
+    check_with(matching, "fsdp", 2, [1, 1]);
+    let curve = curve_once(&format!("{} train.seed={} {matching}", own(1), SEEDS[0]));
+    let parts = |step: usize| -> Vec<f64> {
+        let names = ["generator_loss", "generator_adversarial", "generator_kl", "generator_matching"];
+        let of = |name: &&str| curve[step].iter().find(|(own, _)| own.ends_with(*name)).map(|(_, x)| *x);
+        names.iter().filter_map(of).collect()
+    };
+    for step in 2..STEPS {
+        let [total, adversarial, kl, matching] = parts(step)[..] else { panic!("{:?}", curve[step]) };
+        let expected = adversarial + 2.0 * kl + 0.5 * matching;
+        assert!((total - expected).abs() < 1e-5 * total.abs().max(1.0), "{total} {expected}");
+    }
 }
 
 #[test]
@@ -220,9 +243,14 @@ fn runs_go_on_to_the_same_bits_in_the_middle_of_either_stage() {
 fn stages_trained_alone_and_pictures_of_both() {
     let place = Place::new();
     let (first, second) = (place.path("first"), place.path("second"));
-    let small = "model.stage=1 model.image_size=16 train.steps=6 model.text_part=0.3 log.every=1";
+    // Keys of networks that this part leaves out, as in the preset.
+    let small = "model.stage=1 model.image_size=16 train.steps=6 model.text_part=0.3 log.every=1 \
+        stage2_generator.optim.lr=1e-3 stage2_discriminator.optim.lr=1e-3";
     train_into(&first, &resolve(small));
-    let over = format!("model.stage=2 model.stage1={} train.steps=4 log.every=1", first.display());
+    let over = format!(
+        "model.stage=2 model.stage1={} train.steps=4 log.every=1 stage1_discriminator.optim.lr=1e-3",
+        first.display()
+    );
     let resolved = resolve(&over);
     train_into(&second, &resolved);
     let folder = RunFolder::open(&second).expect("a run");
@@ -313,7 +341,10 @@ fn texts_by_a_trained_encoder_or_by_vectors_of_a_file() {
     let metadata: Vec<(&str, String)> =
         metadata.iter().map(|(name, text)| (name.as_str(), text.clone())).collect();
     phalanx_tensor::io::save_safetensors(&path, &named, &metadata).expect("writes");
-    let read = format!("model.text_embeddings={} model.stage1_part=0.5 train.steps=4", path.display());
+    let read = format!(
+        "model.text_embeddings={} model.stage1_part=0.5 train.steps=4 text.optim.lr=1e-3",
+        path.display()
+    );
     for ranks in [1, 2] {
         let curve = self::curve(&format!("{read} train.ranks={ranks} train.strategy=fsdp"));
         assert!(curve.iter().flatten().all(|(_, value)| value.is_finite()), "{curve:?}");
@@ -348,6 +379,11 @@ fn settings_that_do_not_go_together_are_refused() {
         ),
         ("model.text_part=0", "model.text_part = 0, but the text encoder comes from nowhere else"),
         ("model.text_run=a model.text_embeddings=b", "model.text_run and model.text_embeddings say twice"),
+        (
+            "model.matching_weight=1 model.text_weights=clip.safetensors",
+            "model.matching_weight needs an image tower that was trained with the text encoder, which model.text_weights",
+        ),
+        ("model.matching_weight=-1", "model.matching_weight = -1 is negative"),
         ("model.upscale=3", "model.upscale = 3 is not 2, 4 or more"),
         ("model.image_size=48", "images of stage I are 24 pixels wide"),
         (

@@ -5,6 +5,7 @@ use phalanx_data::Tail;
 use phalanx_data::transform::{Filter, Interpolation, Normalise, ResizeMode};
 use phalanx_models::diffusion::samplers::SamplerKind;
 use phalanx_models::diffusion::{BetaSchedule, Prediction};
+use phalanx_models::stackgan::{AdversarialLoss, ConditioningActivation};
 use phalanx_sharding::{
     CodecKind, CodecScope, CodecWhen, Overlap, STRATEGIES, ShardingError, Strategy, Topology,
 };
@@ -16,7 +17,7 @@ use super::section::{KeyType, Mismatch, choices, library_choices};
 use super::suggest::nearest;
 
 library_choices! {
-    Algorithm, BetaSchedule, Clock, CodecKind, CodecScope, CodecWhen, Curve, Encryption, Filter, Interpolation, Overlap, Precision, Prediction, ResizeMode, SamplerKind, Tail,
+    AdversarialLoss, Algorithm, BetaSchedule, Clock, CodecKind, CodecScope, CodecWhen, ConditioningActivation, Curve, Encryption, Filter, Interpolation, Overlap, Precision, Prediction, ResizeMode, SamplerKind, Tail,
     Topology
 }
 

@@ -1,10 +1,11 @@
 //! Ancestral sampling (Ho et al. 2020).
 
-use phalanx_tensor::{Result, Tape, TensorError, Value, ops};
+use phalanx_tensor::{Result, Tape, Value, ops};
 
 use super::steps::{ScheduleSteps, roots};
 use super::{NoiseOfStep, Sampler, SamplerConfig, SamplerOutput, combine, image_and_noise, network_input};
-use crate::diffusion::schedule::{NoiseSchedule, Prediction, named};
+use crate::diffusion::schedule::{NoiseSchedule, Prediction};
+use crate::names::named;
 
 /// The variance of the noise in a step of [`Ddpm`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

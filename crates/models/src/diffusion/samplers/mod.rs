@@ -26,7 +26,8 @@ pub use spacing::Spacing;
 
 use phalanx_tensor::{Result, Tape, TensorError, Value, ops};
 
-use super::schedule::{NoiseSchedule, Prediction, named};
+use super::schedule::{NoiseSchedule, Prediction};
+use crate::names::named;
 
 /// The result of a step.
 #[derive(Debug, Clone)]

@@ -1,7 +1,7 @@
 //! The spacing of timesteps, and noise levels between them.
 
-use crate::diffusion::schedule::{NoiseSchedule, named};
-use phalanx_tensor::{Result, TensorError};
+use crate::diffusion::schedule::NoiseSchedule;
+use crate::names::named;
 
 /// The spacing of a sampler's timesteps over a schedule (Lin et al. 2024, table 2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,11 +2,12 @@
 
 use candle_core::{DType, Shape, Tensor};
 use phalanx_models::stackgan::{
-    Discriminator, GeneratorOutput, SampleWeights, conditions_of_next, discriminator_loss, generator_loss,
+    AdversarialLoss, Discriminator, GanObjective, GeneratorOutput, SampleWeights, conditions_of_next,
 };
 use phalanx_models::{StackGanConfig, StageOneGenerator, StageTwoGenerator};
 use phalanx_tensor::{Tape, Value, ops};
 
+use super::settings::GanSettings;
 use super::vectors::TextVectors;
 use phalanx_trainer::engine::{CaptionFeatures, CaptionReader, Loss, Measure, StepInput, TrainError, number};
 
@@ -20,17 +21,24 @@ pub(super) enum Stage {
     Two,
 }
 
-/// The networks of a training: those of stage I, of which the discriminator is there while that stage is trained, and of stage II.
+/// The networks of both stages. Stage I has a discriminator while it is trained.
+pub(super) struct Stages {
+    pub(super) generator_one: StageOneGenerator,
+    pub(super) discriminator_one: Option<Discriminator>,
+    pub(super) stage_two: Option<(StageTwoGenerator, Discriminator)>,
+}
+
+/// A training of text vectors and stages.
 pub(super) struct StackGan {
     vectors: TextVectors,
-    generator_one: StageOneGenerator,
-    discriminator_one: Option<Discriminator>,
-    stage_two: Option<(StageTwoGenerator, Discriminator)>,
+    stages: Stages,
     z_dim: usize,
     condition_dim: usize,
     /// Height and width of the images of stage I.
     small: usize,
+    adversarial: AdversarialLoss,
     kl_weight: f64,
+    matching_weight: f64,
 }
 
 /// Text vectors, noise, and the noise of each stage's condition.
@@ -49,13 +57,20 @@ struct StageImages {
 impl StackGan {
     pub(super) fn new(
         vectors: TextVectors,
-        generator_one: StageOneGenerator,
-        (discriminator_one, stage_two): (Option<Discriminator>, Option<(StageTwoGenerator, Discriminator)>),
+        stages: Stages,
         sizes: &StackGanConfig,
-        (small, kl_weight): (usize, f64),
+        settings: &GanSettings,
     ) -> Self {
-        let (z_dim, condition_dim) = (sizes.z_dim, sizes.condition_dim);
-        Self { vectors, generator_one, discriminator_one, stage_two, z_dim, condition_dim, small, kl_weight }
+        Self {
+            vectors,
+            stages,
+            z_dim: sizes.z_dim,
+            condition_dim: sizes.condition_dim,
+            small: sizes.stage_one_size,
+            adversarial: settings.adversarial,
+            kl_weight: settings.kl_weight,
+            matching_weight: settings.matching_weight,
+        }
     }
 
     /// The contrastive loss of captions and images, as large as those of stage I.
@@ -72,7 +87,8 @@ impl StackGan {
         let (condition, fake) = (generated.condition.mu.detach(), generated.image.detach());
         let wrong = conditions_of_next(step.tape, &condition)?;
         let (images, pairs) = ((&real, &fake), (&condition, wrong.as_ref()));
-        let losses = discriminator_loss(step.tape, self.discriminator(stage)?, images, pairs, counts(step))?;
+        let losses =
+            self.objective(step).discriminator_loss(step.tape, self.discriminator(stage)?, images, pairs)?;
         let diversity = step.diversity(&fake, &real)?;
         let of_wrong = losses.wrong.as_ref().map_or_else(|| Ok(0.0.into()), Measure::of)?;
         let (of_real, of_fake) = (Measure::of(&losses.real)?, Measure::of(&losses.fake)?);
@@ -84,9 +100,15 @@ impl StackGan {
         let generated = self.generated(step, stage)?;
         let shown = generated.condition.mu.detach();
         let discriminator = self.discriminator(stage)?;
-        let losses =
-            generator_loss(step.tape, discriminator, &generated, &shown, self.kl_weight, counts(step))?;
-        Ok(Loss::new(losses.total, [Measure::of(&losses.adversarial)?, Measure::of(&losses.kl)?]))
+        let losses = self.objective(step).generator_loss(step.tape, discriminator, &generated, &shown)?;
+        let (mut total, mut measures) =
+            (losses.total, vec![Measure::of(&losses.adversarial)?, Measure::of(&losses.kl)?]);
+        if self.matching_weight > 0.0 {
+            let matching = self.vectors.matching_loss(step, &self.reduced(step.tape, &generated.image)?)?;
+            measures.push(Measure::of(&matching)?);
+            total = ops::add(step.tape, &total, &ops::scale(step.tape, &matching, self.matching_weight)?)?;
+        }
+        Ok(Loss::new(total, measures))
     }
 
     /// Both losses of a stage on the test split, and for how many real images their own text seems to fit better than that of the
@@ -98,9 +120,9 @@ impl StackGan {
         let (condition, fake) = (generated.condition.mu.detach(), generated.image.detach());
         let wrong = conditions_of_next(tape, &condition)?;
         let pairs = (&condition, wrong.as_ref());
-        let of_discriminator = discriminator_loss(tape, discriminator, (&real, &fake), pairs, counts(step))?;
-        let of_generator =
-            generator_loss(tape, discriminator, &generated, &condition, self.kl_weight, counts(step))?;
+        let objective = self.objective(step);
+        let of_discriminator = objective.discriminator_loss(tape, discriminator, (&real, &fake), pairs)?;
+        let of_generator = objective.generator_loss(tape, discriminator, &generated, &condition)?;
         let mut matched = 0.0;
         if let Some(wrong) = wrong {
             let features = discriminator.features(tape, &real)?;
@@ -156,11 +178,22 @@ impl StackGan {
     /// The batch's images, in the size of a stage.
     fn images(&self, step: &StepInput<'_>, stage: Stage) -> Result<Value, TrainError> {
         let images = step.value("images")?;
+        if stage == Stage::Two { Ok(images) } else { self.reduced(step.tape, &images) }
+    }
+
+    /// Images in the size of stage I.
+    fn reduced(&self, tape: &Tape, images: &Value) -> Result<Value, TrainError> {
         let factor = images.dims().last().copied().unwrap_or(1) / self.small.max(1);
-        if stage == Stage::Two || factor <= 1 {
-            return Ok(images);
+        if factor <= 1 {
+            return Ok(images.clone());
         }
-        Ok(ops::avg_pool2d(step.tape, &images, ops::PoolOptions::new(factor, factor, 0), false)?)
+        Ok(ops::avg_pool2d(tape, images, ops::PoolOptions::new(factor, factor, 0), false)?)
+    }
+
+    /// The losses of a step.
+    fn objective<'a>(&self, step: &StepInput<'a>) -> GanObjective<'a> {
+        let counts = SampleWeights { weights: step.batch.weights(), sum: step.sum };
+        GanObjective { adversarial: self.adversarial, kl_weight: self.kl_weight, counts }
     }
 
     /// Generates a stage's images for the batch's texts: the same in all phases of a step.
@@ -178,8 +211,8 @@ impl StackGan {
     /// Runs the generators up to a stage.
     fn run(&self, tape: &Tape, inputs: &Inputs, stage: Stage) -> Result<StageImages, TrainError> {
         let Inputs { text, noise, conditions: [one, two] } = inputs;
-        let small = self.generator_one.forward(tape, text, noise, one)?;
-        let large = match (&self.stage_two, stage) {
+        let small = self.stages.generator_one.forward(tape, text, noise, one)?;
+        let large = match (&self.stages.stage_two, stage) {
             (Some((generator, _)), Stage::Two) => {
                 Some(generator.forward(tape, &small.image.detach(), text, two)?)
             }
@@ -196,7 +229,7 @@ impl StackGan {
         prompts: &'a [String],
         columns: usize,
     ) -> impl Iterator<Item = Result<StageImages, TrainError>> + 'a {
-        let stage = if self.stage_two.is_some() { Stage::Two } else { Stage::One };
+        let stage = if self.stages.stage_two.is_some() { Stage::Two } else { Stage::One };
         prompts.chunks((AT_A_TIME / columns.max(1)).max(1)).map(move |prompts| {
             let normal = |name: &str, width: usize| -> Result<Value, TrainError> {
                 let (key, shape) = (tape.session().key.stream(name), Shape::from((columns, width)));
@@ -220,8 +253,8 @@ impl StackGan {
 
     fn discriminator(&self, stage: Stage) -> Result<&Discriminator, TrainError> {
         let discriminator = match stage {
-            Stage::One => self.discriminator_one.as_ref(),
-            Stage::Two => self.stage_two.as_ref().map(|(_, discriminator)| discriminator),
+            Stage::One => self.stages.discriminator_one.as_ref(),
+            Stage::Two => self.stages.stage_two.as_ref().map(|(_, discriminator)| discriminator),
         };
         discriminator
             .ok_or_else(|| TrainError::Setup(format!("there is no discriminator of stage {stage:?}")))
@@ -238,17 +271,12 @@ impl CaptionReader for StackGan {
             Ok(Value::constant(tape.backend().gaussian_noise(key, 0, &shape, dtype)?))
         };
         let (noise, of_condition) = (normal("noise", self.z_dim)?, normal("condition", self.condition_dim)?);
-        let condition = self.generator_one.forward(tape, &text, &noise, &of_condition)?.condition;
+        let condition = self.stages.generator_one.forward(tape, &text, &noise, &of_condition)?.condition;
         let drawn = condition.sample(tape, &of_condition)?;
         let named = |(name, rows): (&str, Value)| CaptionFeatures { name: name.to_owned(), rows };
         let all = [("vector", text), ("mean of the condition", condition.mu), ("drawn condition", drawn)];
         Ok(all.map(named).into())
     }
-}
-
-/// Returns the weights of a step's samples.
-fn counts<'a>(step: &StepInput<'a>) -> SampleWeights<'a> {
-    SampleWeights { weights: step.batch.weights(), sum: step.sum }
 }
 
 /// Each image's numbers.

@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use phalanx_models::{Clip, ClipTextEncoder, ImageTowerConfig};
-use phalanx_tensor::{Tape, Value, ops};
+use phalanx_tensor::{Scope, Tape, Value, ops};
 
-use super::StackGanSettings;
 use super::embeddings::Embeddings;
+use super::settings::StackGanSettings;
 use crate::tasks::text::Texts;
 use phalanx_trainer::engine::{Setup, StepInput, TrainError};
 
@@ -17,8 +17,8 @@ pub(super) struct TextVectors {
 }
 
 enum Source {
-    /// An encoder, with the image tower that it is trained with.
-    Learnt(Box<Clip>, Texts),
+    /// An encoder with the image tower that it is trained with, in this run (`learns`) or before.
+    Pair { clip: Box<Clip>, texts: Texts, learns: bool },
     /// An encoder that stays as it is.
     Fixed(ClipTextEncoder, Texts),
     /// No encoder.
@@ -29,6 +29,7 @@ impl TextVectors {
     /// Registers the network `text`, unless the vectors are read from a file.
     pub(super) fn register(setup: &mut Setup<'_>, settings: &StackGanSettings) -> Result<Self, TrainError> {
         if !settings.text_embeddings.is_empty() {
+            setup.leave_out("text")?;
             let read = Embeddings::open(Path::new(&settings.text_embeddings))?;
             return Ok(Self { dim: read.dim(), source: Source::Read(read) });
         }
@@ -38,10 +39,15 @@ impl TextVectors {
         let source = match of_run {
             Some(run) => {
                 // A run of `clip` has the encoder's own names.
-                let prefixes = ["text.", ""];
-                let build = |scope: &phalanx_tensor::Scope| ClipTextEncoder::new(scope, &config);
-                let encoder = setup.frozen_network_of_run("text", Path::new(run), &prefixes, build)?;
-                Source::Fixed(encoder, texts)
+                let (run, prefixes) = (Path::new(run), ["text.", ""]);
+                if settings.gan.matching_weight > 0.0 {
+                    let build = |scope: &Scope| Clip::new(scope, &config, &ImageTowerConfig::default());
+                    let clip = Box::new(setup.frozen_network_of_run("text", run, &prefixes, build)?);
+                    Source::Pair { clip, texts, learns: false }
+                } else {
+                    let build = |scope: &Scope| ClipTextEncoder::new(scope, &config);
+                    Source::Fixed(setup.frozen_network_of_run("text", run, &prefixes, build)?, texts)
+                }
             }
             None if !settings.text.text_weights.is_empty() => {
                 Source::Fixed(texts.register_frozen(setup, "text")?, texts)
@@ -49,7 +55,7 @@ impl TextVectors {
             None => {
                 let tower = ImageTowerConfig::default();
                 let clip = setup.network("text", |scope| Clip::new(scope, &config, &tower))?;
-                Source::Learnt(Box::new(clip), texts)
+                Source::Pair { clip: Box::new(clip), texts, learns: true }
             }
         };
         Ok(Self { source, dim: config.embed })
@@ -62,15 +68,15 @@ impl TextVectors {
 
     /// Returns true if the encoder is trained in this run.
     pub(super) fn learns(&self) -> bool {
-        matches!(self.source, Source::Learnt(..))
+        matches!(self.source, Source::Pair { learns: true, .. })
     }
 
     /// Where the vectors come from, in words.
     pub(super) fn describe(&self) -> String {
         let dim = self.dim;
         match &self.source {
-            Source::Learnt(..) => format!("texts by an encoder of its own to {dim} numbers"),
-            Source::Fixed(..) => format!("texts by a trained encoder to {dim} numbers"),
+            Source::Pair { learns: true, .. } => format!("texts by an encoder of its own to {dim} numbers"),
+            Source::Pair { .. } | Source::Fixed(..) => format!("texts by a trained encoder to {dim} numbers"),
             Source::Read(read) => format!("texts by {} vectors of {dim} numbers", read.len()),
         }
     }
@@ -79,7 +85,7 @@ impl TextVectors {
     /// makes conditions of them does not change them.
     pub(super) fn vectors(&self, tape: &Tape, captions: &[String]) -> Result<Value, TrainError> {
         let (encoder, texts) = match &self.source {
-            Source::Learnt(clip, texts) => (clip.text(), texts),
+            Source::Pair { clip, texts, .. } => (clip.text(), texts),
             Source::Fixed(encoder, texts) => (encoder, texts),
             Source::Read(read) => {
                 return Ok(Value::constant(tape.backend().from_host(&read.vectors(captions)?)?));
@@ -92,11 +98,24 @@ impl TextVectors {
 
     /// CLIP's loss of a batch's captions and images.
     pub(super) fn contrastive_loss(&self, step: &StepInput<'_>, images: &Value) -> Result<Value, TrainError> {
-        let Source::Learnt(clip, texts) = &self.source else {
-            return Err(TrainError::Setup("the text encoder of this training is not learnt".to_owned()));
-        };
+        let (clip, texts) = self.pair()?;
         let ids = texts.encode(step.texts("captions")?)?;
         texts.warn(step);
         Ok(clip.forward(step.tape, images, &ids)?.loss(step.tape, step.over()?)?)
+    }
+
+    /// CLIP's loss of a batch's captions and generated images, without a gradient for encoder and tower.
+    pub(super) fn matching_loss(&self, step: &StepInput<'_>, images: &Value) -> Result<Value, TrainError> {
+        let (clip, texts) = self.pair()?;
+        let (ids, over) = (texts.encode(step.texts("captions")?)?, step.over()?);
+        Ok(step.tape.frozen(|tape| clip.forward(tape, images, &ids)?.loss(tape, over))?)
+    }
+
+    /// The encoder with its image tower.
+    fn pair(&self) -> Result<(&Clip, &Texts), TrainError> {
+        match &self.source {
+            Source::Pair { clip, texts, .. } => Ok((clip, texts)),
+            _ => Err(TrainError::Setup("the text encoder has no image tower".to_owned())),
+        }
     }
 }

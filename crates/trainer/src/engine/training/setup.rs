@@ -44,6 +44,8 @@ pub struct Setup<'a> {
     /// The place of parameters.
     device: ComputeDevice,
     networks: Vec<Network>,
+    /// The names of networks that other settings of the training have.
+    left_out: Vec<String>,
     rules: RuleUse,
 }
 
@@ -126,8 +128,9 @@ impl<'a> Setup<'a> {
         device: &ComputeDevice,
     ) -> Self {
         let key = Key::new(config.train.seed).stream("weights");
-        let (device, networks, rules) = (device.clone(), Vec::new(), RuleUse::default());
-        Self { config, classes, key, weights, device, networks, rules }
+        let (device, networks, left_out) = (device.clone(), Vec::new(), Vec::new());
+        let rules = RuleUse::default();
+        Self { config, classes, key, weights, device, networks, left_out, rules }
     }
 
     /// The run's configuration.
@@ -250,6 +253,17 @@ impl<'a> Setup<'a> {
         self.frozen_network_from(name, |store| load_of_run(name, run, prefixes, store), build)
     }
 
+    /// Names a network that other settings of the training have. Configurations may have keys of it, such as
+    /// `[critic.optim]`, which have no effect.
+    ///
+    /// # Errors
+    /// [`TrainError::Setup`] if the name is invalid.
+    pub fn leave_out(&mut self, name: &str) -> Result<(), TrainError> {
+        self.named(name)?;
+        self.left_out.push(name.to_owned());
+        Ok(())
+    }
+
     /// Checks the name of a network.
     fn named(&self, name: &str) -> Result<(), TrainError> {
         let sound = |letter: char| letter.is_ascii_alphanumeric() || letter == '_' || letter == '-';
@@ -334,9 +348,11 @@ impl<'a> Setup<'a> {
         let training: Box<dyn AnyTraining> = Box::new(training);
         check(&training.phases(), &self.networks).map_err(TrainError::Setup)?;
         check_evaluation(&training.outline()).map_err(TrainError::Setup)?;
-        let strange =
-            self.config.networks.keys().find(|name| !self.networks.iter().any(|n| n.name() == *name));
-        if let Some(strange) = strange {
+        let is_known = |name: &str| {
+            self.networks.iter().any(|network| network.name() == name)
+                || self.left_out.iter().any(|known| known == name)
+        };
+        if let Some(strange) = self.config.networks.keys().find(|name| !is_known(name)) {
             let there = list(self.networks.iter().map(Network::name));
             return Err(TrainError::Setup(format!(
                 "the configuration has keys {strange}.…, but no network has that name; there is: {there}"
