@@ -4,6 +4,7 @@
 mod image;
 mod text;
 mod weights;
+mod words;
 
 pub use image::{ImageTower, ImageTowerConfig};
 pub use text::{ClipTextConfig, ClipTextEncoder, TextFeatures};
@@ -15,6 +16,7 @@ use candle_core::Tensor;
 use phalanx_tensor::{Block, Init, Param, Result, Scope, Tape, Value, loss, ops};
 
 use crate::run_block::run_block;
+use words::{WordHead, words_loss};
 
 /// The inverse temperature, as a block without inputs, so that a sharded parameter is gathered before it is read.
 #[derive(Debug)]
@@ -42,6 +44,7 @@ pub struct Clip {
     text: ClipTextEncoder,
     image: ImageTower,
     temperature: Arc<dyn Block>,
+    words: Option<WordHead>,
 }
 
 /// The outputs of [`Clip::forward`].
@@ -53,6 +56,8 @@ pub struct ClipOutput {
     pub text: Value,
     /// The inverse temperature, a scalar, at most 100.
     pub scale: Value,
+    /// Logits of the words of each image's caption, [N, vocab], if the model has a head for them.
+    pub words: Option<Value>,
 }
 
 impl Clip {
@@ -67,7 +72,18 @@ impl Clip {
         let scale_scope = scope.block_named("logit_scale");
         let logit_scale = scale_scope.param("logit_scale", 1, Init::Constant((1.0_f64 / 0.07).ln()))?;
         let name = scale_scope.block_name().to_owned();
-        Ok(Self { text: text_encoder, image, temperature: Arc::new(Temperature { name, logit_scale }) })
+        let temperature = Arc::new(Temperature { name, logit_scale });
+        Ok(Self { text: text_encoder, image, temperature, words: None })
+    }
+
+    /// Registers a model that also reads the words of captions in images, by a linear layer `visual_words` on the image
+    /// tower; see [`ClipOutput::words_loss`].
+    ///
+    /// # Errors
+    /// If a name is taken.
+    pub fn with_words(scope: &Scope, text: &ClipTextConfig, image: &ImageTowerConfig) -> Result<Self> {
+        let words = Some(WordHead::new(&scope.pp("visual_words"), text)?);
+        Ok(Self { words, ..Self::new(scope, text, image)? })
     }
 
     /// Returns the text encoder.
@@ -80,10 +96,12 @@ impl Clip {
     /// # Errors
     /// If the shapes do not fit.
     pub fn forward(&self, tape: &Tape, images: &Value, ids: &Tensor) -> Result<ClipOutput> {
-        let image = ops::l2_normalise(tape, &self.image.forward(tape, images)?)?;
+        let image = self.image.forward(tape, images)?;
+        let words = self.words.as_ref().map(|words| words.logits(tape, &image)).transpose()?;
+        let image = ops::l2_normalise(tape, &image)?;
         let text = ops::l2_normalise(tape, &self.text.forward(tape, ids)?.pooled)?;
         let scale = run_block(tape, &self.temperature, &[])?;
-        Ok(ClipOutput { image, text, scale })
+        Ok(ClipOutput { image, text, scale, words })
     }
 }
 
@@ -94,5 +112,15 @@ impl ClipOutput {
     /// Errors of the loss.
     pub fn loss(&self, tape: &Tape, over: loss::LossDivisor) -> Result<Value> {
         loss::clip_contrastive(tape, &self.image, &self.text, &self.scale, over)
+    }
+
+    /// Returns the mean cross-entropy of the words of the captions `ids` [N, T] by the images alone, or `None` without a
+    /// head for them (Huang et al. 2024). Every word counts, also those that the contrastive loss does not need to tell
+    /// a batch's captions apart.
+    ///
+    /// # Errors
+    /// If the shapes do not match.
+    pub fn words_loss(&self, tape: &Tape, ids: &Tensor, over: loss::LossDivisor) -> Result<Option<Value>> {
+        self.words.as_ref().map(|logits| words_loss(tape, logits, ids, over)).transpose()
     }
 }

@@ -11,7 +11,7 @@ use phalanx_models::{
 use phalanx_tensor::loss::{self, LossDivisor};
 use phalanx_tensor::{
     Block, BuildOptions, Context, Key, ParamBucket, ParamStore, Recompute, Result, Scope, Session,
-    StoreBuilder, Tape, Value,
+    StoreBuilder, Tape, Value, ops,
 };
 
 use crate::harness::{self, evaluation_tape};
@@ -155,6 +155,44 @@ fn clip_gradients() {
     check_parameters(&store, |tape| {
         model.forward(tape, &Value::constant(images.clone()), &ids())?.loss(tape, LossDivisor::Batch)
     });
+}
+
+#[test]
+fn every_word_of_a_caption_is_read_in_its_image() {
+    let image = ImageTowerConfig { widths: vec![4, 6] };
+    let (model, store) = build(DType::F64, |scope| Clip::with_words(scope, &small_text(), &image));
+    let images = random("images", &[3, 3, 8, 8], DType::F64);
+    let forward = |tape: &Tape| model.forward(tape, &Value::constant(images.clone()), &ids());
+    check_parameters(&store, |tape| {
+        let out = forward(tape)?;
+        let words = out.words_loss(tape, &ids(), LossDivisor::Batch)?.expect("it reads words");
+        ops::add(tape, &out.loss(tape, LossDivisor::Batch)?, &words)
+    });
+
+    let exact = |value: &Value| -> Vec<f64> {
+        let flat = value.tensor().and_then(|values| Ok(values.flatten_all()?.to_vec1()?));
+        flat.expect("f64")
+    };
+    let tape = evaluation_tape();
+    let out = forward(&tape).expect("sound");
+    let logits = exact(out.words.as_ref().expect("it reads words"));
+    let words: [&[usize]; 3] = [&[1, 2], &[4, 3, 5, 6], &[7]];
+    let of = |(logits, words): (&[f64], &[usize])| {
+        let total: f64 = logits.iter().map(|x| x.exp()).sum();
+        let each = words.iter().map(|word| total.ln() - logits[*word]);
+        each.sum::<f64>() / words.len() as f64
+    };
+    let expected = logits.chunks_exact(12).zip(words).map(of).sum::<f64>() / 3.0;
+    let found = out.words_loss(&tape, &ids(), LossDivisor::Batch).expect("sound").expect("it reads words");
+    assert!((exact(&found)[0] - expected).abs() < 1e-9, "{expected}");
+
+    let beyond = Tensor::new(&[[10_u32, 1, 11], [10, 12, 13], [10, 3, 11]], &Device::Cpu).expect("ids");
+    let error = out.words_loss(&tape, &beyond, LossDivisor::Batch).expect_err("there are 12").to_string();
+    assert!(error.contains("token 12 is not in a vocabulary of 12"), "{error}");
+    let empty = Tensor::new(&[[10_u32, 11, 0], [10, 11, 0], [10, 11, 0]], &Device::Cpu).expect("ids");
+    let found = out.words_loss(&tape, &empty, LossDivisor::Batch).expect("sound").expect("it reads words");
+    let expected = logits.chunks_exact(12).map(|logits| of((logits, &[11]))).sum::<f64>() / 3.0;
+    assert!((exact(&found)[0] - expected).abs() < 1e-9, "{expected}");
 }
 
 fn small_cvae(image_size: usize) -> CvaeConfig {

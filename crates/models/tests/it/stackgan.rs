@@ -245,6 +245,10 @@ fn losses_are(
 
 #[test]
 fn samples_count_as_much_as_they_weigh() {
+    AdversarialLoss::ALL.iter().for_each(|loss| samples_count_by_weight(*loss));
+}
+
+fn samples_count_by_weight(adversarial: AdversarialLoss) {
     let config = small();
     let (g, of_g) = built(|scope| StageOneGenerator::new(scope, &config));
     let (d, of_d) = built(|scope| Discriminator::stage_one(scope, &config));
@@ -254,15 +258,13 @@ fn samples_count_as_much_as_they_weigh() {
         let tape = evaluation_tape();
         let made = g.forward(&tape, &text, &random("z", &[4, 5]), &noise).expect("sound");
         let shown = made.condition.mu.detach();
-        let counts = SampleWeights { weights, sum };
+        let objective = GanObjective { adversarial, ..objective(SampleWeights { weights, sum }) };
         let wrong = conditions_of_next(&tape, &shown).expect("sound");
         let real = random("real", &[4, 3, 16, 16]);
         let pairs = (&shown, wrong.as_ref());
-        let of_d = objective(counts)
-            .discriminator_loss(&tape, &d, (&real, &made.image), pairs)
-            .expect("sound")
-            .total;
-        let of_g = objective(counts).generator_loss(&tape, &d, &made, &shown).expect("sound").total;
+        let images = (&real, &made.image);
+        let of_d = objective.discriminator_loss(&tape, &d, images, pairs).expect("sound").total;
+        let of_g = objective.generator_loss(&tape, &d, &made, &shown).expect("sound").total;
         [of_d, of_g].map(|loss| f64::from(numbers(&loss)[0]))
     };
     let only = |sample: usize| {

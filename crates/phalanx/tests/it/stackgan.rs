@@ -160,7 +160,7 @@ fn every_strategy_has_its_cells() {
 /// The contrastive loss of generated images spans the ranks; text encoder and tower get no gradient of it.
 #[test]
 fn generated_images_match_their_captions_on_any_number_of_ranks() {
-    let matching = "model.matching_weight=0.5 model.conditioning=glu model.adversarial=hinge";
+    let matching = "model.matching_weight=0.5 model.words_weight=2 model.conditioning=glu";
     check_with(matching, "ddp", 3, [1, 0]);
     check_with(matching, "fsdp", 2, [1, 1]);
     let curve = curve_once(&format!("{} train.seed={} {matching}", own(1), SEEDS[0]));

@@ -53,6 +53,9 @@ phalanx_trainer::settings! {
         /// Weight of the contrastive loss of generated images and their captions in the generators' losses, by the image tower
         /// that was trained with the text encoder (as in AttnGAN); 0 = none.
         matching_weight: f64 = 0.0;
+        /// Weight of the words of captions, read in images by the image tower, beside the contrastive loss: where the text encoder
+        /// is trained, and in `model.matching_weight`; 0 = none.
+        words_weight: f64 = 0.0;
         /// Loss of logits.
         adversarial: AdversarialLoss = AdversarialLoss::CrossEntropy;
         /// Batch norm uses the statistics of the global batch, so that any number of ranks trains as one does.
@@ -119,6 +122,7 @@ pub(super) fn check(settings: &StackGanSettings, config: &Config, relations: &mu
     }
     relations.not_negative("model.kl_weight", settings.gan.kl_weight);
     relations.not_negative("model.matching_weight", settings.gan.matching_weight);
+    relations.not_negative("model.words_weight", settings.gan.words_weight);
     check_texts(settings, relations);
     let normalise = config.data.normalise;
     relations.require(

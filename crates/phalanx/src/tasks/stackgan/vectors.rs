@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
+use candle_core::Tensor;
 use phalanx_models::{Clip, ClipTextEncoder, ImageTowerConfig};
+use phalanx_tensor::loss::LossDivisor;
 use phalanx_tensor::{Scope, Tape, Value, ops};
 
 use super::embeddings::Embeddings;
@@ -14,6 +16,7 @@ use phalanx_trainer::engine::{Setup, StepInput, TrainError};
 pub(super) struct TextVectors {
     source: Source,
     dim: usize,
+    words_weight: f64,
 }
 
 enum Source {
@@ -31,18 +34,22 @@ impl TextVectors {
         if !settings.text_embeddings.is_empty() {
             setup.leave_out("text")?;
             let read = Embeddings::open(Path::new(&settings.text_embeddings))?;
-            return Ok(Self { dim: read.dim(), source: Source::Read(read) });
+            return Ok(Self { dim: read.dim(), source: Source::Read(read), words_weight: 0.0 });
         }
         let texts = Texts::new(&settings.text)?;
         let config = texts.encoder().clone();
+        let words_weight = settings.gan.words_weight;
+        let pair = |scope: &Scope| match words_weight > 0.0 {
+            true => Clip::with_words(scope, &config, &ImageTowerConfig::default()),
+            false => Clip::new(scope, &config, &ImageTowerConfig::default()),
+        };
         let of_run = [&settings.stage1, &settings.text_run].into_iter().find(|run| !run.is_empty());
         let source = match of_run {
             Some(run) => {
                 // A run of `clip` has the encoder's own names.
                 let (run, prefixes) = (Path::new(run), ["text.", ""]);
                 if settings.gan.matching_weight > 0.0 {
-                    let build = |scope: &Scope| Clip::new(scope, &config, &ImageTowerConfig::default());
-                    let clip = Box::new(setup.frozen_network_of_run("text", run, &prefixes, build)?);
+                    let clip = Box::new(setup.frozen_network_of_run("text", run, &prefixes, pair)?);
                     Source::Pair { clip, texts, learns: false }
                 } else {
                     let build = |scope: &Scope| ClipTextEncoder::new(scope, &config);
@@ -52,13 +59,9 @@ impl TextVectors {
             None if !settings.text.text_weights.is_empty() => {
                 Source::Fixed(texts.register_frozen(setup, "text")?, texts)
             }
-            None => {
-                let tower = ImageTowerConfig::default();
-                let clip = setup.network("text", |scope| Clip::new(scope, &config, &tower))?;
-                Source::Pair { clip: Box::new(clip), texts, learns: true }
-            }
+            None => Source::Pair { clip: Box::new(setup.network("text", pair)?), texts, learns: true },
         };
-        Ok(Self { source, dim: config.embed })
+        Ok(Self { source, dim: config.embed, words_weight })
     }
 
     /// Elements of a vector.
@@ -96,19 +99,34 @@ impl TextVectors {
         Ok(ops::scale(tape, &unit, (self.dim as f64).sqrt())?.detach())
     }
 
-    /// CLIP's loss of a batch's captions and images.
+    /// CLIP's loss of a batch's captions and images, with that of the words.
     pub(super) fn contrastive_loss(&self, step: &StepInput<'_>, images: &Value) -> Result<Value, TrainError> {
         let (clip, texts) = self.pair()?;
         let ids = texts.encode(step.texts("captions")?)?;
         texts.warn(step);
-        Ok(clip.forward(step.tape, images, &ids)?.loss(step.tape, step.over()?)?)
+        Ok(self.loss_of(step.tape, clip, (images, &ids), step.over()?)?)
     }
 
-    /// CLIP's loss of a batch's captions and generated images, without a gradient for encoder and tower.
+    /// The same loss of a batch's captions and generated images, without a gradient for encoder and tower.
     pub(super) fn matching_loss(&self, step: &StepInput<'_>, images: &Value) -> Result<Value, TrainError> {
         let (clip, texts) = self.pair()?;
         let (ids, over) = (texts.encode(step.texts("captions")?)?, step.over()?);
-        Ok(step.tape.frozen(|tape| clip.forward(tape, images, &ids)?.loss(tape, over))?)
+        Ok(step.tape.frozen(|tape| self.loss_of(tape, clip, (images, &ids), over))?)
+    }
+
+    fn loss_of(
+        &self,
+        tape: &Tape,
+        clip: &Clip,
+        (images, ids): (&Value, &Tensor),
+        over: LossDivisor,
+    ) -> phalanx_tensor::Result<Value> {
+        let out = clip.forward(tape, images, ids)?;
+        let contrastive = out.loss(tape, over)?;
+        match out.words_loss(tape, ids, over)? {
+            Some(words) => ops::add(tape, &contrastive, &ops::scale(tape, &words, self.words_weight)?),
+            None => Ok(contrastive),
+        }
     }
 
     /// The encoder with its image tower.
