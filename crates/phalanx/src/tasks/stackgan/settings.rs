@@ -53,7 +53,7 @@ phalanx_trainer::settings! {
         /// Weight of the contrastive loss of generated images and their captions in the generators' losses, by the image tower
         /// that was trained with the text encoder (as in AttnGAN); 0 = none.
         matching_weight: f64 = 0.0;
-        /// Weight of the words of captions, read in images by the image tower, beside the contrastive loss: where the text encoder
+        /// Weight of the words of captions, read in images by the image tower, added to the contrastive loss: where the text encoder
         /// is trained, and in `model.matching_weight`; 0 = none.
         words_weight: f64 = 0.0;
         /// Loss of logits.

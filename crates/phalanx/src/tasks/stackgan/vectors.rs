@@ -107,7 +107,7 @@ impl TextVectors {
         Ok(self.loss_of(step.tape, clip, (images, &ids), step.over()?)?)
     }
 
-    /// The same loss of a batch's captions and generated images, without a gradient for encoder and tower.
+    /// CLIP's loss, with that of the words, of a batch's captions and generated images, without a gradient for encoder and tower.
     pub(super) fn matching_loss(&self, step: &StepInput<'_>, images: &Value) -> Result<Value, TrainError> {
         let (clip, texts) = self.pair()?;
         let (ids, over) = (texts.encode(step.texts("captions")?)?, step.over()?);
