@@ -3,7 +3,8 @@
 use candle_core::{DType, Tensor};
 use phalanx_models::{Clip, ClipOutput, ImageTowerConfig};
 use phalanx_tensor::group::gather_counts;
-use phalanx_tensor::{TensorError, Value, ops};
+use phalanx_tensor::loss::LossDivisor;
+use phalanx_tensor::{Tape, TensorError, Value, ops};
 
 use super::text::{TextSettings, Texts};
 use phalanx_trainer::engine::{EvaluatorOutput, Setup, StepInput, TaskSpec, TrainError, Training, number};
@@ -12,6 +13,7 @@ use phalanx_trainer::engine::{EvaluatorOutput, Setup, StepInput, TaskSpec, Train
 pub(super) struct Contrastive {
     model: Clip,
     texts: Texts,
+    words_weight: f64,
 }
 
 phalanx_trainer::settings! {
@@ -19,14 +21,20 @@ phalanx_trainer::settings! {
     pub(super) struct ClipSettings {
         /// Channels after each downsampling, from the image inwards.
         widths: Vec<usize> = vec![32, 64, 128];
+        /// Weight of the words of captions, read in images by the image tower, added to the contrastive loss; 0 = none.
+        words_weight: f64 = 0.0;
         flatten text: TextSettings;
     }
 }
 
 /// Returns the task of CLIP.
 pub(super) fn spec() -> TaskSpec<ClipSettings> {
-    TaskSpec::new("clip", "Contrastive: a text encoder and an image tower", contrastive)
-        .validate(|settings: &ClipSettings, _, relations| settings.text.check(relations))
+    TaskSpec::new("clip", "Contrastive: a text encoder and an image tower", contrastive).validate(
+        |settings: &ClipSettings, _, relations| {
+            relations.not_negative("model.words_weight", settings.words_weight);
+            settings.text.check(relations);
+        },
+    )
 }
 
 fn contrastive(setup: &mut Setup<'_>, settings: &ClipSettings) -> Result<Training<Contrastive>, TrainError> {
@@ -37,8 +45,12 @@ fn contrastive(setup: &mut Setup<'_>, settings: &ClipSettings) -> Result<Trainin
         "CLIP with a text encoder of {} x {} and an image tower of {:?}",
         text.layers, text.width, settings.widths
     );
-    let model = texts.register(setup, "", |scope| Clip::new(scope, &text, &image))?;
-    Ok(Training::new(name, Contrastive { model, texts })
+    let words_weight = settings.words_weight;
+    let model = texts.register(setup, "", |scope| match words_weight > 0.0 {
+        true => Clip::with_words(scope, &text, &image),
+        false => Clip::new(scope, &text, &image),
+    })?;
+    Ok(Training::new(name, Contrastive { model, texts, words_weight })
         .loss(Contrastive::loss)
         .evaluate(["loss", "accuracy"], Contrastive::evaluate)
         .evaluator(Contrastive::evaluator_output))
@@ -57,15 +69,31 @@ impl Contrastive {
     }
 
     fn loss(&self, step: &StepInput<'_>) -> Result<Value, TrainError> {
-        let (features, _) = self.features(step)?;
+        let (features, ids) = self.features(step)?;
         self.texts.warn(step);
-        Ok(features.loss(step.tape, step.over()?)?)
+        Ok(clip_loss(step.tape, &features, &ids, self.words_weight, step.over()?)?)
     }
 
     fn evaluate(&self, step: &StepInput<'_>) -> Result<[f64; 2], TrainError> {
         let (out, ids) = self.features(step)?;
-        let loss = number(&out.loss(step.tape, step.over()?)?)?;
+        let loss = number(&clip_loss(step.tape, &out, &ids, self.words_weight, step.over()?)?)?;
         Ok([loss, matched(step, &out, &ids)?])
+    }
+}
+
+/// Returns CLIP's contrastive loss, with `words_weight` times that of the words of the captions `ids` if the model has a
+/// head for them.
+pub(super) fn clip_loss(
+    tape: &Tape,
+    out: &ClipOutput,
+    ids: &Tensor,
+    words_weight: f64,
+    over: LossDivisor,
+) -> Result<Value, TensorError> {
+    let contrastive = out.loss(tape, over)?;
+    match out.words_loss(tape, ids, over)? {
+        Some(words) => ops::add(tape, &contrastive, &ops::scale(tape, &words, words_weight)?),
+        None => Ok(contrastive),
     }
 }
 

@@ -313,13 +313,26 @@ fn texts_by_a_trained_encoder_or_by_vectors_of_a_file() {
     let place = Place::new();
     // Of another task, whose encoder has other names.
     let clip = place.path("clip");
-    let of_clip = "model.kind=clip model.embed=16 train.steps=2 train.ranks=1";
+    let of_clip = "model.kind=clip model.embed=16 model.widths=[32,64,128] model.words_weight=1 train.steps=2 train.ranks=1";
     train_into(&clip, &engine::resolve(&[of_clip]));
     let curve = curve(&format!(
         "model.text_run={} model.stage1_part=0.5 train.steps=4 eval.enabled=false",
         clip.display()
     ));
     assert_eq!(curve.iter().map(Vec::len).collect::<Vec<_>>(), [8; 4], "no step trains a text encoder");
+    // Its image tower judges generated images, and reads words if it has learnt to.
+    let matching = |words: u32, run: &Path| {
+        let settings = format!("model.matching_weight=1 model.words_weight={words} model.stage1_part=0.5");
+        format!("{settings} model.text_run={} train.steps=4 eval.enabled=false", run.display())
+    };
+    let curve = self::curve(&matching(2, &clip));
+    assert_eq!(curve.iter().map(Vec::len).collect::<Vec<_>>(), [9; 4], "one measure more: the matching");
+    let cvae = place.path("cvae");
+    train_into(&cvae, &engine::resolve(&["model.kind=cvae model.embed=16 train.steps=1 train.ranks=1"]));
+    let folder = RunFolder::create(Some(&place.path("fails")), place.folder(), "fails").expect("a new run");
+    let error = try_train(&folder, &resolve(&matching(0, &cvae)), Box::new(NoopObserver));
+    let error = error.expect_err("a CVAE has no tower");
+    assert!(error.contains("`text` from run") && error.contains("visual"), "{error}");
 
     // Every caption that the pictures can have, with a vector of its letters.
     let captions: Vec<String> = all_captions();

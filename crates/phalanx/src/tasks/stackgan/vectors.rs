@@ -2,13 +2,12 @@
 
 use std::path::Path;
 
-use candle_core::Tensor;
 use phalanx_models::{Clip, ClipTextEncoder, ImageTowerConfig};
-use phalanx_tensor::loss::LossDivisor;
 use phalanx_tensor::{Scope, Tape, Value, ops};
 
 use super::embeddings::Embeddings;
 use super::settings::StackGanSettings;
+use crate::tasks::clip::clip_loss;
 use crate::tasks::text::Texts;
 use phalanx_trainer::engine::{Setup, StepInput, TrainError};
 
@@ -104,29 +103,17 @@ impl TextVectors {
         let (clip, texts) = self.pair()?;
         let ids = texts.encode(step.texts("captions")?)?;
         texts.warn(step);
-        Ok(self.loss_of(step.tape, clip, (images, &ids), step.over()?)?)
+        let out = clip.forward(step.tape, images, &ids)?;
+        Ok(clip_loss(step.tape, &out, &ids, self.words_weight, step.over()?)?)
     }
 
     /// CLIP's loss, with that of the words, of a batch's captions and generated images, without a gradient for encoder and tower.
     pub(super) fn matching_loss(&self, step: &StepInput<'_>, images: &Value) -> Result<Value, TrainError> {
         let (clip, texts) = self.pair()?;
         let (ids, over) = (texts.encode(step.texts("captions")?)?, step.over()?);
-        Ok(step.tape.frozen(|tape| self.loss_of(tape, clip, (images, &ids), over))?)
-    }
-
-    fn loss_of(
-        &self,
-        tape: &Tape,
-        clip: &Clip,
-        (images, ids): (&Value, &Tensor),
-        over: LossDivisor,
-    ) -> phalanx_tensor::Result<Value> {
-        let out = clip.forward(tape, images, ids)?;
-        let contrastive = out.loss(tape, over)?;
-        match out.words_loss(tape, ids, over)? {
-            Some(words) => ops::add(tape, &contrastive, &ops::scale(tape, &words, self.words_weight)?),
-            None => Ok(contrastive),
-        }
+        Ok(step.tape.frozen(|tape| {
+            clip_loss(tape, &clip.forward(tape, images, &ids)?, &ids, self.words_weight, over)
+        })?)
     }
 
     /// The encoder with its image tower.
