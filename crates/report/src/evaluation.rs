@@ -1,8 +1,8 @@
-//! Pictures that evaluations of a run made: `evaluation/*.png` and `evaluation/*.svg`.
+//! Pictures that evaluations of a run made, such as `evaluation/*.png`, and the use of captions that `explain/` holds.
 
 use std::path::Path;
 
-use phalanx_run::Links;
+use phalanx_run::{CaptionUse, Links};
 
 use super::samples::png_size;
 
@@ -22,18 +22,44 @@ pub(crate) struct Picture {
     pub(crate) size: Option<(u32, u32)>,
 }
 
+/// The use of captions, and pictures of it.
+#[derive(Debug, Clone)]
+pub(crate) struct Captions {
+    pub(crate) tables: CaptionUse,
+    pub(crate) pictures: Vec<Picture>,
+}
+
 /// The pictures of a run's evaluations.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Evaluation {
     /// The pictures, by name.
     pub(crate) pictures: Vec<Picture>,
+    /// The use of captions, with its pictures.
+    pub(crate) captions: Option<Captions>,
     /// Errors of damaged files.
     pub(crate) damaged: Vec<String>,
 }
 
 impl Evaluation {
-    /// Reads at most `most` pictures of a folder `evaluation`, sorted by name.
-    pub(crate) fn read(folder: &Path, most: usize) -> Self {
+    /// Reads at most `most` pictures of a run's folder `evaluation`, sorted by name, and of its folder `explain`.
+    pub(crate) fn of_run(run: &Path, most: usize) -> Self {
+        let mut found = Self::read(&run.join("evaluation"), most);
+        let folder = run.join("explain");
+        let path = folder.join("explain.json");
+        if path.exists() {
+            let Self { pictures, damaged, .. } = Self::read(&folder, most);
+            found.damaged.extend(damaged);
+            match CaptionUse::read(&path) {
+                Ok(tables) => found.captions = Some(Captions { tables, pictures }),
+                Err(problem) => found.damaged.push(problem.to_string()),
+            }
+        }
+        found
+    }
+
+    /// Reads at most `most` pictures of a folder, sorted by name.
+    fn read(folder: &Path, most: usize) -> Self {
+        let whose = folder.file_name().unwrap_or_default().to_string_lossy();
         let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
         let mut names: Vec<String> =
             entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
@@ -43,13 +69,11 @@ impl Evaluation {
         for name in names.iter().take(most) {
             match read(folder, name) {
                 Ok(picture) => found.pictures.push(picture),
-                Err(problem) => found.damaged.push(format!("evaluation/{name} {problem}")),
+                Err(problem) => found.damaged.push(format!("{whose}/{name} {problem}")),
             }
         }
         if names.len() > most && most > 0 {
-            found
-                .damaged
-                .push(format!("evaluation/ has {} pictures; the first {most} are shown", names.len()));
+            found.damaged.push(format!("{whose}/ has {} pictures; the first {most} are shown", names.len()));
         }
         found
     }
@@ -93,7 +117,7 @@ mod tests {
             found.pictures.iter().map(|one| (one.title.as_str(), one.kind, one.size)).collect();
         assert_eq!(titles, [("a", "image/svg+xml", None), ("b c d", "image/png", Some((5, 4)))]);
         assert_eq!(found.damaged.len(), 2);
-        assert!(found.damaged[0].starts_with("evaluation/c.svg is no SVG"), "{:?}", found.damaged);
+        assert!(found.damaged[0].contains("/c.svg is no SVG"), "{:?}", found.damaged);
         let one = Evaluation::read(folder.path(), 1);
         assert_eq!((one.pictures.len(), one.damaged.len()), (1, 1));
         assert!(Evaluation::read(&path("none"), 9).pictures.is_empty());

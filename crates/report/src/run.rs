@@ -120,7 +120,7 @@ impl RunData {
         let state = run_state(folder, &summary, last_step);
         add_of_lines(&mut warnings, &tails, state);
         let samples = Samples::read(&folder.join("samples"), pictures);
-        let evaluation = Evaluation::read(&folder.join("evaluation"), pictures);
+        let evaluation = Evaluation::of_run(folder, pictures);
         let damaged = samples.damaged.iter().chain(&samples.texts.damaged).chain(&evaluation.damaged);
         damaged.for_each(|problem| warnings.add("file", problem, None));
         let notes = read_notes(folder).unwrap_or_else(|problem| {

@@ -20,6 +20,7 @@
 //! | `checkpoints/` | checkpoints: safetensors and a JSON index |
 //! | `samples/` | grids of samples, as PNG |
 //! | `evaluation/` | pictures that evaluations made, PNG or SVG, which the report shows; of a classifier `classes.json`, `confusion.svg` and `mistakes.svg` of the last evaluation |
+//! | `explain/` | of `phalanx explain`: `explain.json` (see [`CaptionUse`]), `levels.svg`, `attention.png` |
 //! | `notes.md` | notes that the user wrote, which pages show |
 //! | `curves.svg` | the measure that leads, or the losses, over the steps |
 //! | `synchrony.svg` | staleness and waiting times, if ranks do not take every step together |
@@ -35,6 +36,7 @@
 
 mod atomic;
 mod bitmap_font;
+mod caption_use;
 mod classes;
 mod clock;
 mod curves;
@@ -64,6 +66,7 @@ mod usage_line;
 mod weights;
 
 pub use atomic::{create_synced, open_to_append, sync_folder, write_aside};
+pub use caption_use::{CaptionUse, LevelErrors, ReadFeatures};
 pub use classes::{
     ClassReport, ClassRow, ClassScore, Confused, ConfusionMatrix, Mistake, PlanarPicture, class_lines,
     confusion_svg, mistakes_svg,

@@ -12,9 +12,9 @@ use crate::Program;
 use crate::console::out;
 use phalanx_charts::{Axis, Figure, Panel, Series, Unit};
 use phalanx_run::format::columns;
-use phalanx_run::{Grid, write_aside};
+use phalanx_run::{CaptionUse, Grid, LevelErrors, write_aside};
 use phalanx_trainer::engine::{
-    CheckpointChoice, ExplainOptions, Explanation, LevelErrors, ReadPicture, WordMap, explain_model,
+    CheckpointChoice, ExplainOptions, Explanation, ReadPicture, WordMap, explain_model,
 };
 
 /// The side in pixels that smaller pictures are magnified to, so that words fit below them.
@@ -77,10 +77,10 @@ pub(super) fn run(program: &Program, args: &ExplainArgs) -> Result<(), CliError>
         explain_model(&task_of(program, config)?, &model, config, options).map_err(CliError::failed)?;
     let files = write_files(&explanation, &folder)?;
     if args.json {
-        out(&serde_json::to_string(&explanation).map_err(CliError::failed)?);
+        out(&serde_json::to_string(&explanation.captions).map_err(CliError::failed)?);
         return Ok(());
     }
-    text(&explanation).iter().for_each(|line| out(line));
+    text(&explanation.captions).iter().for_each(|line| out(line));
     out(&format!("files: {}", files.join(", ")));
     Ok(())
 }
@@ -88,11 +88,12 @@ pub(super) fn run(program: &Program, args: &ExplainArgs) -> Result<(), CliError>
 /// Writes the files of an explanation into a folder, and returns their paths.
 fn write_files(explanation: &Explanation, folder: &Path) -> Result<Vec<String>, CliError> {
     let mut files = vec![folder.join("explain.json")];
-    let json = serde_json::to_string_pretty(explanation).map_err(CliError::failed)?;
+    let json = serde_json::to_string_pretty(&explanation.captions).map_err(CliError::failed)?;
     write_aside(&files[0], json.as_bytes()).map_err(CliError::failed)?;
-    if !explanation.levels.is_empty() {
+    if !explanation.captions.levels.is_empty() {
         files.push(folder.join("levels.svg"));
-        write_aside(&folder.join("levels.svg"), chart(explanation).as_bytes()).map_err(CliError::failed)?;
+        write_aside(&folder.join("levels.svg"), chart(&explanation.captions).as_bytes())
+            .map_err(CliError::failed)?;
     }
     if !explanation.pictures.is_empty() {
         files.push(folder.join("attention.png"));
@@ -104,7 +105,7 @@ fn write_files(explanation: &Explanation, folder: &Path) -> Result<Vec<String>, 
 }
 
 /// The tables.
-fn text(explanation: &Explanation) -> Vec<String> {
+fn text(explanation: &CaptionUse) -> Vec<String> {
     let percent = |share: f64| format!("{:.1} %", 100.0 * share);
     let head = |first: &str, more: &[&str]| -> Vec<String> {
         let more = more.iter().copied().chain(explanation.attributes.iter().map(String::as_str));
@@ -146,7 +147,7 @@ fn text(explanation: &Explanation) -> Vec<String> {
 }
 
 /// The chart of the levels of noise.
-fn chart(explanation: &Explanation) -> String {
+fn chart(explanation: &CaptionUse) -> String {
     let line = |name: &str, of: &dyn Fn(&LevelErrors) -> f64| {
         Series::new(name, explanation.levels.iter().map(|level| (level.level, 100.0 * of(level))).collect())
     };
@@ -203,7 +204,7 @@ mod tests {
     use super::*;
 
     fn explanation() -> Explanation {
-        let read = |features: &str, width, accuracy: [f64; 2]| phalanx_trainer::engine::ReadFeatures {
+        let read = |features: &str, width, accuracy: [f64; 2]| phalanx_run::ReadFeatures {
             features: features.to_owned(),
             width,
             accuracy: accuracy.to_vec(),
@@ -215,11 +216,13 @@ mod tests {
             wrong: wrong.map(Some).to_vec(),
         };
         Explanation {
-            step: 100,
-            attributes: vec!["shape".to_owned(), "place".to_owned()],
-            samples: 8,
-            features: vec![read("tokens", 64, [1.0, 0.5]), read("chance", 0, [0.25, 0.125])],
-            levels: vec![level(0.25, [0.0, 0.01]), level(0.75, [0.1, 0.2])],
+            captions: CaptionUse {
+                step: 100,
+                attributes: vec!["shape".to_owned(), "place".to_owned()],
+                samples: 8,
+                features: vec![read("tokens", 64, [1.0, 0.5]), read("chance", 0, [0.25, 0.125])],
+                levels: vec![level(0.25, [0.0, 0.01]), level(0.75, [0.1, 0.2])],
+            },
             pictures: vec![ReadPicture {
                 caption: "a star".to_owned(),
                 size: 2,
@@ -231,13 +234,13 @@ mod tests {
 
     #[test]
     fn tables_name_attributes_and_shares() {
-        let lines = text(&explanation()).join("\n");
+        let lines = text(&explanation().captions).join("\n");
         for part in
             ["8 held-out images, after step 100", "tokens (64 numbers)  100.0 %  50.0 %", "+10.0 %  +20.0 %"]
         {
             assert!(lines.contains(part), "{part:?} in\n{lines}");
         }
-        let none = Explanation { levels: Vec::new(), ..explanation() };
+        let none = CaptionUse { levels: Vec::new(), ..explanation().captions };
         assert!(!text(&none).join("\n").contains("rises"));
     }
 
@@ -256,7 +259,7 @@ mod tests {
 
     #[test]
     fn the_chart_has_a_line_for_each_attribute() {
-        let svg = chart(&explanation());
+        let svg = chart(&explanation().captions);
         assert!(svg.contains("wrong shape") && svg.contains("wrong place") && svg.contains("no caption"));
     }
 }

@@ -282,10 +282,10 @@ fn stages_trained_alone_and_pictures_of_both() {
     );
     let options = ExplainOptions { samples: 8, pictures: 2 };
     let explained = explain_model(task, &model, &resolved.config, options).expect("reads captions");
-    let features: Vec<&str> = explained.features.iter().map(|read| read.features.as_str()).collect();
+    let features: Vec<&str> = explained.captions.features.iter().map(|read| read.features.as_str()).collect();
     assert_eq!(features, ["vector", "mean of the condition", "drawn condition", "chance"]);
     assert!(
-        explained.levels.is_empty() && explained.pictures.is_empty(),
+        explained.captions.levels.is_empty() && explained.pictures.is_empty(),
         "it has neither noise nor attention"
     );
     let prompts = ["a red circle on a white background", "a large blue star"].map(str::to_owned);

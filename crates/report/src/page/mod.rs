@@ -1,5 +1,6 @@
 //! The HTML page of a report.
 
+mod captions;
 mod classes;
 mod compare;
 mod figure;
@@ -137,6 +138,7 @@ fn page(report: &Report, mode: &Mode) -> String {
     if !several {
         page.facts();
     }
+    page.captions();
     page.classes();
     page.resources(detailed, own);
     page.settings();

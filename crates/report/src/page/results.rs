@@ -72,7 +72,7 @@ impl Page<'_> {
 }
 
 /// Renders a picture of an evaluation.
-fn evaluation(picture: &Picture, title: &str) -> String {
+pub(super) fn evaluation(picture: &Picture, title: &str) -> String {
     let size = picture
         .size
         .map_or_else(String::new, |(width, height)| format!(" width=\"{width}\" height=\"{height}\""));

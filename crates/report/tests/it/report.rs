@@ -514,6 +514,14 @@ fn what_was_made_comes_first_and_defaults_last() {
     fs::create_dir(run.join("evaluation")).expect("a folder");
     fs::write(run.join("evaluation/confusion_matrix.svg"), "<svg xmlns='http://www.w3.org/2000/svg'/>")
         .expect("writes");
+    fs::create_dir(run.join("explain")).expect("a folder");
+    fs::write(run.join("explain/levels.svg"), "<svg xmlns='http://www.w3.org/2000/svg'/>").expect("writes");
+    let explained = json!({
+        "step": 40, "attributes": ["shape"], "samples": 8,
+        "features": [{"features": HOSTILE, "width": 64, "accuracy": [0.5]}],
+        "levels": [{"level": 0.5, "error": 0.1, "without_caption": 0.25, "wrong": [null]}],
+    });
+    fs::write(run.join("explain/explain.json"), explained.to_string()).expect("writes");
     fs::write(run.join("notes.md"), format!("{HOSTILE}\nsecond line")).expect("writes");
     let line = json!({"step": 40, "loss": 0.1, "test_accuracy": 0.75, "test_loss": 0.2, "seconds": 20.0});
     fs::write(
@@ -534,6 +542,9 @@ fn what_was_made_comes_first_and_defaults_last() {
         "Step of the samples",
         "id=\"curves\"",
         "class=\"facts\"",
+        ">Captions</h2>",
+        ">50.0 %<",
+        ">+25.0 %<",
         ">train.seed<",
         "1 key has its default value",
         ">train.ranks<",

@@ -20,9 +20,7 @@ mod runs;
 
 pub use adapter_folder::AdapterFolder;
 pub use adapters::ModelAdapters;
-pub use explain::{
-    ExplainOptions, Explanation, LevelErrors, ReadFeatures, ReadPicture, WordMap, explain_model,
-};
+pub use explain::{ExplainOptions, Explanation, ReadPicture, WordMap, explain_model};
 pub use memory::{ModelPlan, plan_memory};
 pub use metadata::{ImageMetadata, METADATA_KEY, ModelMetadata};
 pub use onnx::{OnnxExport, export_onnx};

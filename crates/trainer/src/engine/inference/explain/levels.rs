@@ -1,6 +1,6 @@
 //! The levels of noise at which a caption counts: how much a wrong caption raises the error.
 
-use serde::Serialize;
+use phalanx_run::LevelErrors;
 
 use super::attributes::CaptionAttribute;
 use super::samples::HeldOut;
@@ -9,20 +9,6 @@ use crate::engine::training::CaptionReader;
 
 /// The number of levels.
 const LEVELS: usize = 10;
-
-/// The errors at a level of noise.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct LevelErrors {
-    /// The level, from 0 to 1: the share of the schedule's timesteps below it.
-    pub level: f64,
-    /// The mean error with the captions of the samples.
-    pub error: f64,
-    /// The rise of the error without captions, as a share of it.
-    pub without_caption: f64,
-    /// The rise of the error by captions in which one attribute is wrong, as a share of it, of each attribute. `None` if no caption names
-    /// its value.
-    pub wrong: Vec<Option<f64>>,
-}
 
 /// Measures the errors of samples at each level: with their captions, without, and with one value of the caption replaced by another.
 /// Empty if the model has no levels.

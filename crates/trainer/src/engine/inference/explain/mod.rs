@@ -7,13 +7,12 @@ mod maps;
 mod probe;
 mod samples;
 
-pub use levels::LevelErrors;
 pub use maps::{ReadPicture, WordMap};
 
 use candle_core::DType;
 use phalanx_data::CaptionedImage;
+use phalanx_run::{CaptionUse, ReadFeatures};
 use phalanx_tensor::{Session, Tape};
-use serde::Serialize;
 
 use super::TrainedModel;
 use super::model::InferenceModel;
@@ -41,32 +40,12 @@ pub struct ExplainOptions {
     pub pictures: usize,
 }
 
-/// The accuracy of a linear reader of features.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct ReadFeatures {
-    /// The features; `chance` stands for always answering the most frequent value.
-    pub features: String,
-    /// The numbers of a caption.
-    pub width: usize,
-    /// The accuracy of each attribute on held-out captions.
-    pub accuracy: Vec<f64>,
-}
-
-/// The use of captions by a model.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+/// The use of captions by a model, with pictures.
+#[derive(Debug, Clone, PartialEq)]
 pub struct Explanation {
-    /// The steps that the model was trained for; 0 if that is unknown.
-    pub step: u64,
-    /// The attributes of captions.
-    pub attributes: Vec<String>,
-    /// The number of held-out samples.
-    pub samples: usize,
-    /// The accuracy of linear readers.
-    pub features: Vec<ReadFeatures>,
-    /// The errors at each level of noise; empty if the model has no levels.
-    pub levels: Vec<LevelErrors>,
+    /// The tables.
+    pub captions: CaptionUse,
     /// Images with the attention to each word; empty if the model does not attend to words.
-    #[serde(skip)]
     pub pictures: Vec<ReadPicture>,
 }
 
@@ -103,14 +82,14 @@ pub fn explain_model(
     let pairs = known.iter().zip(&truth);
     let accuracy = pairs.map(|(known, truth)| chance(&known.classes, &truth.classes)).collect();
     features.push(ReadFeatures { features: "chance".to_owned(), width: 0, accuracy });
-    Ok(Explanation {
+    let captions = CaptionUse {
         step: model.step,
         samples: captions.1.len(),
         features,
         levels: levels::measure(reader, &held_out, &truth)?,
-        pictures: maps::maps(reader, &held_out, options.pictures)?,
         attributes: truth.into_iter().map(|attribute| attribute.name).collect(),
-    })
+    };
+    Ok(Explanation { captions, pictures: maps::maps(reader, &held_out, options.pictures)? })
 }
 
 fn texts(samples: Vec<CaptionedImage>) -> Vec<String> {
