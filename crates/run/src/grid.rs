@@ -35,6 +35,8 @@ pub struct Grid {
     height: usize,
     filled: usize,
     scale: Option<usize>,
+    /// The titles of the columns, if there are some.
+    titles: Vec<String>,
     /// The caption of each image, as far as there are some.
     captions: Vec<String>,
     /// The images that are marked as wrong, in order.
@@ -81,6 +83,7 @@ impl Grid {
             height,
             filled: 0,
             scale: None,
+            titles: Vec::new(),
             captions: Vec::new(),
             marks: Vec::new(),
         })
@@ -90,6 +93,13 @@ impl Grid {
     #[must_use]
     pub fn scaled(mut self, scale: Option<usize>) -> Self {
         self.scale = scale;
+        self
+    }
+
+    /// Sets the titles of the columns, above them.
+    #[must_use]
+    pub fn titled(mut self, titles: &[String]) -> Self {
+        self.titles = titles.to_vec();
         self
     }
 
@@ -172,7 +182,26 @@ impl Grid {
         }
         let canvas =
             image::imageops::resize(&self.canvas, width, height, image::imageops::FilterType::Nearest);
-        Some(if self.captions.is_empty() { canvas } else { self.captioned(&canvas, factor as usize) })
+        let canvas = if self.captions.is_empty() { canvas } else { self.captioned(&canvas, factor as usize) };
+        Some(if self.titles.is_empty() { canvas } else { self.under_titles(&canvas, factor as usize) })
+    }
+
+    /// Returns the grid below the titles of its columns, which stand on its upper border.
+    fn under_titles(&self, canvas: &RgbImage, factor: usize) -> RgbImage {
+        let (cell, gap) = ((self.width + PADDING) * factor, PADDING * factor);
+        let titles: Vec<Vec<String>> =
+            self.titles.iter().map(|title| wrap(title, cell - gap, CAPTION_LINES)).collect();
+        let most = titles.iter().map(Vec::len).max().unwrap_or(0);
+        let band = PADDING + LINE * most;
+        let mut whole = RgbImage::new(canvas.width(), canvas.height() + band as u32);
+        image::imageops::replace(&mut whole, canvas, 0, band as i64);
+        for (column, lines) in titles.iter().enumerate().take(self.columns) {
+            for (line, text) in lines.iter().enumerate() {
+                let top = PADDING + (most - lines.len() + line) * LINE;
+                draw_line(&mut whole, text, (gap + column * cell, top), WHITE);
+            }
+        }
+        whole
     }
 
     /// Draws a frame around an image that lies at (`left`, `top`), in the border that it has. Below it are captions, after two pixels.
@@ -291,6 +320,26 @@ mod tests {
         }
         assert!(grid.clone().scaled(Some(1 << 20)).write(&folder.path().join("c.png")).is_err());
         assert!(!folder.path().join("c.png").exists());
+    }
+
+    #[test]
+    fn titles_are_above_their_columns() {
+        let titles = ["a b".to_owned(), "words that need lines".to_owned()];
+        let mut grid = Grid::new(2, 2, 20, 10).expect("a grid").scaled(Some(2)).titled(&titles);
+        for _ in 0..2 {
+            grid.push(&[1.0; 600]).expect("a picture");
+        }
+        let whole = grid.magnified().expect("small");
+        let (band, height) = (2 + 4 * LINE as u32, 2 * (12 + 2));
+        assert_eq!(whole.dimensions(), (2 * (2 * 22 + 2), band + height));
+        let lit = |x: std::ops::Range<u32>, y: std::ops::Range<u32>| {
+            let all = y.flat_map(|y| x.clone().map(move |x| (x, y)));
+            all.filter(|at| whole.get_pixel(at.0, at.1).0[0] > 0).count()
+        };
+        // The short one stands on the last line.
+        assert!(lit(4..44, 0..band - 10) == 0 && lit(4..44, band - 10..band) > 0);
+        assert!(lit(48..88, 0..10) > 0 && lit(48..88, band - 10..band) > 0);
+        assert_eq!(lit(4..44, band + 4..band + 24), 40 * 20);
     }
 
     #[test]

@@ -118,8 +118,11 @@ pub(super) const EXAMPLES: &[(&str, [(&str, &str); 2])] = &[
     (
         "sample",
         [
-            ("sample runs/first --prompt \"a red circle\" --out grid.png", "a row of pictures for a prompt"),
-            ("sample runs/first --prompt one --prompt two --columns 4 --out grid.png", "two rows of four"),
+            ("sample runs/first --prompt \"a red circle\" --columns 4 --out grid.png", "four for a prompt"),
+            (
+                "sample runs/first runs/second --prompt one --prompt two --out both.png",
+                "a row for each model",
+            ),
         ],
     ),
     (

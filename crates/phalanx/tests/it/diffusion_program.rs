@@ -180,6 +180,25 @@ fn what_cannot_be_is_refused_before_anything_is_trained() {
     assert!(place.fail("explain words").contains("a `gpt2` cannot be explained"));
     // Other trainings draw samples and nothing else.
     place.succeed("train tiny --ranks 1 --steps 2 --out cvae");
+    // Two models side by side: two rows of two columns, of the larger size.
+    place.succeed("train small.toml --set model.latent_images=false --ranks 1 --steps 1 --out pixels");
+    let side_by_side = "sample cvae pixels --prompt one --prompt two --out both.png --scale 1";
+    let said = place.succeed(side_by_side);
+    assert!(said.contains("cvae (weights after step") && said.contains("pixels (weights"), "{said}");
+    let size = |name: &str| image::open(place.path(name)).expect("a picture").to_rgb8().dimensions();
+    let with_texts = size("both.png");
+    place.succeed(&format!("{side_by_side} --no-captions"));
+    let (width, height) = size("both.png");
+    assert!(
+        width == height && with_texts.0 == width && with_texts.1 > height,
+        "{with_texts:?} {width} {height}"
+    );
+    let said = place.fail("sample cvae pixels --prompt x --out x.png --seeds 1,2");
+    assert!(said.contains("--seeds is for one run"), "{said}");
+    let said = place.fail("sample cvae gone --prompt x --out x.png");
+    assert!(said.contains("gone: no such file or folder") && !said.contains("a minute"), "{said}");
+    let said = place.fail("sample cvae pixels --prompt x --out x.png --steps 4");
+    assert!(said.contains("model.sample_steps"), "{said}");
     let said = place.fail("sample cvae --prompt x --out x.png --strip");
     assert!(said.contains("generates samples of prompts only"), "{said}");
 }

@@ -175,7 +175,9 @@ fn the_examples_of_the_help_work() {
             let line = as_carried_out(&line);
             // Pictures of texts and texts are made by other runs.
             let line = match command {
-                "sample" | "explain" => line.replace("runs/first", "runs/texts"),
+                "sample" | "explain" => {
+                    line.replace("runs/first", "runs/texts").replace("runs/second", "runs/texts")
+                }
                 "translate" => line.replace("runs/first", "runs/pairs"),
                 "write" => line.replace("runs/first", "runs/words").replace("Once upon", "a cat"),
                 _ => line,

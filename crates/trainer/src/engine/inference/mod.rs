@@ -26,7 +26,10 @@ pub use metadata::{ImageMetadata, METADATA_KEY, ModelMetadata};
 pub use onnx::{OnnxExport, export_onnx};
 pub use picture::Picture;
 pub use predict::{ClassAnswer, PredictOptions, PredictOutcome, Prediction, predict, predict_texts};
-pub use runs::{RunEvaluation, SampleReport, describe, evaluate_model, sample_model, write_texts};
+pub use runs::{
+    DrawnPictures, RunEvaluation, SampleReport, describe, draw_pictures, evaluate_model, sample_model,
+    write_texts,
+};
 pub use samples::GridStyle;
 pub use trained::{TrainedModel, TrainedWeights};
 

@@ -87,6 +87,36 @@ pub struct SampleReport {
     pub time: Duration,
 }
 
+/// Images of a trained model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DrawnPictures {
+    /// The images, `[3, size, size]` each, planar in [-1, 1].
+    pub pictures: Vec<Vec<f32>>,
+    /// The time that they took, without reading weights.
+    pub time: Duration,
+}
+
+/// Generates the images of a drawing with a trained model, row by row.
+///
+/// # Errors
+/// If the weights do not fit, or the model draws nothing of that kind.
+pub fn draw_pictures(
+    task: &Task,
+    model: &TrainedModel,
+    config: &Config,
+    drawing: &Drawing,
+    seed: u64,
+) -> Result<DrawnPictures, TrainError> {
+    let InferenceModel { built, session, .. } = InferenceModel::open(task, config, model)?;
+    let start = Instant::now();
+    let drawn = Drawn::of(&*built.training, session, seed, drawing)?.ok_or_else(|| draws_nothing(config))?;
+    Ok(DrawnPictures { pictures: drawn.into_pictures(), time: start.elapsed() })
+}
+
+fn draws_nothing(config: &Config) -> TrainError {
+    TrainError::Setup(format!("a `{}` draws no pictures", config.model.kind))
+}
+
 /// Generates images with a trained model and writes them as a grid, a row for each prompt. With several seeds each column is the first
 /// one of a seed, in place of the columns of `drawing`.
 ///
@@ -106,9 +136,7 @@ pub fn sample_model(
         &[seed] => Drawn::of(&*built.training, session, seed, drawing)?,
         _ => Drawn::of_seeds(&*built.training, &session, seeds, drawing)?,
     };
-    let Some(drawn) = drawn else {
-        return Err(TrainError::Setup(format!("a `{}` draws no pictures", config.model.kind)));
-    };
+    let drawn = drawn.ok_or_else(|| draws_nothing(config))?;
     let report = SampleReport { samples: drawn.samples(), time: start.elapsed() };
     write_grid(&drawn, drawing, (config.model.image_size, style), out)?;
     Ok(report)

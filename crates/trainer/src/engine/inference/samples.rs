@@ -67,6 +67,11 @@ impl Drawn {
         Ok(Some(Self { pictures, columns: seeds.len(), abreast }))
     }
 
+    /// Returns the images, row by row, with the panels of a sample next to each other.
+    pub(in crate::engine) fn into_pictures(self) -> Vec<Vec<f32>> {
+        self.pictures
+    }
+
     /// Returns the number of samples.
     pub(in crate::engine) fn samples(&self) -> usize {
         self.pictures.len() / self.abreast

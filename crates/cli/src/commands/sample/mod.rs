@@ -1,4 +1,6 @@
-//! `phalanx sample`: pictures for prompts, from a trained run or from published weights.
+//! `phalanx sample`: pictures for prompts, from trained runs or from published weights.
+
+mod side_by_side;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -23,14 +25,15 @@ use phalanx_trainer::engine::{CheckpointChoice, Drawing, DrawingKind, GridStyle,
 #[derive(Debug, Args)]
 #[command(arg = former_run_option())]
 pub(super) struct SampleArgs {
-    /// A run's folder, a checkpoint's (`…/checkpoints/step-N`), or an exported file or folder.
+    /// A run's folder, a checkpoint's (`…/checkpoints/step-N`), or an exported file or folder. Several: a row for each, a column
+    /// for each prompt.
     #[arg(value_name = "RUN", required_unless_present = "diffusers")]
-    run: Option<PathBuf>,
+    runs: Vec<PathBuf>,
     /// Use the best checkpoint (checkpoint.best) instead of the newest one.
-    #[arg(long, requires = "run")]
+    #[arg(long, requires = "runs")]
     best: bool,
     /// A folder of published weights instead: Stable Diffusion in Hugging Face's layout.
-    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["run", "strip", "between", "image"])]
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["runs", "strip", "between", "image"])]
     diffusers: Option<PathBuf>,
     /// With --diffusers: height and width in pixels [default: those that the weights are made for].
     #[arg(long, value_name = "PIXELS", requires = "diffusers")]
@@ -38,7 +41,7 @@ pub(super) struct SampleArgs {
     /// With --diffusers: f32 or bf16, what products take and activations are kept in [default: f32].
     #[arg(long, requires = "diffusers")]
     precision: Option<Precision>,
-    /// The prompt; each gets a row of the grid.
+    /// The prompt; each gets a row of the grid, with several runs a column.
     #[arg(long = "prompt", required = true, value_name = "TEXT")]
     prompts: Vec<String>,
     /// The picture to write; its ending decides the format: .png, .jpg or .jpeg.
@@ -130,10 +133,14 @@ enum InterpolationEnds {
 pub(super) fn run(program: &Program, args: &SampleArgs) -> Result<(), CliError> {
     ending("--out", &args.out, &Grid::ENDINGS)?;
     warn_on_console();
-    let path = match (&args.run, &args.diffusers) {
+    let path = match (&args.runs[..], &args.diffusers) {
         (_, Some(folder)) => return with_published(program, args, folder),
-        (Some(path), None) => path,
-        (None, None) => return Err(CliError::Usage("sample needs a run or --diffusers".to_owned())),
+        ([path], None) => path,
+        ([], None) => return Err(CliError::Usage("sample needs a run or --diffusers".to_owned())),
+        _ => {
+            args.check_side_by_side()?;
+            return side_by_side::run(program, args);
+        }
     };
     let choice = if args.best { CheckpointChoice::Best } else { CheckpointChoice::Newest };
     let NamedModel { model, resolved, .. } = NamedModel::open(program, path, choice)?;
@@ -151,6 +158,23 @@ pub(super) fn run(program: &Program, args: &SampleArgs) -> Result<(), CliError> 
 }
 
 impl SampleArgs {
+    /// Refuses options that several runs side by side do not have.
+    fn check_side_by_side(&self) -> Result<(), CliError> {
+        let given = [
+            ("--columns", self.columns.is_some()),
+            ("--seeds", !self.seeds.is_empty()),
+            ("--strip", self.strip),
+            ("--between", self.between.is_some()),
+            ("--image", self.source.image.is_some()),
+        ];
+        match given.iter().find(|(_, is_given)| *is_given) {
+            Some((option, _)) => Err(CliError::Usage(format!(
+                "{option} is for one run; several runs draw one picture of each prompt"
+            ))),
+            None => Ok(()),
+        }
+    }
+
     /// The seeds of the columns, or the one of all.
     fn seeds(&self, default: u64) -> Vec<u64> {
         match self.seeds.is_empty() {
