@@ -12,12 +12,12 @@ mod networks;
 mod settings;
 mod vectors;
 
-use phalanx_models::stackgan::Discriminator;
+use phalanx_models::stackgan::{AdversarialLoss, Discriminator};
 use phalanx_models::{StageOneGenerator, StageTwoGenerator};
 
 use networks::{StackGan, Stage, Stages};
 use phalanx_trainer::engine::{Setup, TaskSpec, TrainError, Training};
-use settings::{StackGanSettings, check};
+use settings::{GanSettings, StackGanSettings, check};
 use vectors::TextVectors;
 
 /// Both stages, or one of them.
@@ -36,12 +36,10 @@ fn stackgan(setup: &mut Setup<'_>, settings: &StackGanSettings) -> Result<Traini
     if learns_text {
         training = training.phase("text", ["text"], StackGan::learn_text).during(of_text[0], of_text[1]);
     }
-    let measures =
-        if settings.gan.matching_weight > 0.0 { &GENERATOR_MEASURES[..] } else { &GENERATOR_MEASURES[..2] };
     let stages = [(Stage::One, "stage1", of_one), (Stage::Two, "stage2", of_two)];
     let stages = stages.into_iter().zip(trained).filter(|(_, trained)| *trained).map(|(stage, _)| stage);
     for (stage, name, part) in stages.clone() {
-        training = add_phases(training, stage, name, part, measures);
+        training = add_phases(training, stage, name, part, &settings.gan);
     }
     let losses = ["discriminator_loss", "generator_loss", "matched"];
     let evaluated = stages.clone().flat_map(|(_, name, _)| losses.map(|loss| format!("{name}_{loss}")));
@@ -108,20 +106,18 @@ fn networks(
     Ok(StackGan::new(vectors, stages, &one, &settings.gan))
 }
 
-/// The parts of a generator's loss; the last one only with a weight.
-const GENERATOR_MEASURES: [&str; 3] = ["adversarial", "kl", "matching"];
-
 /// Adds the phases of a stage, which train in this part of the run: the discriminator, then the generator.
 fn add_phases(
     training: Training<StackGan>,
     stage: Stage,
     name: &str,
     [from, to]: [f64; 2],
-    of_generator: &[&'static str],
+    gan: &GanSettings,
 ) -> Training<StackGan> {
     let [discriminator, generator] =
         ["discriminator", "generator"].map(|network| format!("{name}_{network}"));
-    training
+    let matching = (gan.matching_weight > 0.0).then_some("matching");
+    let training = training
         .phase(&discriminator, [discriminator.as_str()], move |gan: &StackGan, step| {
             gan.discriminate(step, stage)
         })
@@ -129,7 +125,11 @@ fn add_phases(
         .watched(["diversity"])
         .during(from, to)
         .phase(&generator, [generator.as_str()], move |gan: &StackGan, step| gan.generate(step, stage))
-        .measures(of_generator.iter().copied())
-        .watched([])
-        .during(from, to)
+        .measures(["adversarial", "kl"].into_iter().chain(matching))
+        .during(from, to);
+    match gan.adversarial {
+        AdversarialLoss::CrossEntropy => training.watched([]).watched_loss("adversarial"),
+        // It has no bounds: 0 is as good as any other value.
+        AdversarialLoss::Hinge => training,
+    }
 }

@@ -27,12 +27,21 @@ pub(in crate::engine) struct Phase {
     pub(in crate::engine) span: [f64; 2],
     /// The measures that are watched for collapse, if the phase is watched.
     pub(in crate::engine) watched: Option<Vec<String>>,
+    /// The measure that is watched in place of the loss.
+    pub(in crate::engine) watched_loss: Option<String>,
 }
 
 impl Phase {
     /// Creates a phase of all steps, without measures, that is not watched.
     pub(in crate::engine) fn new(name: &str, updates: Vec<String>) -> Self {
-        Self { name: name.to_owned(), updates, measures: Vec::new(), span: [0.0, 1.0], watched: None }
+        Self {
+            name: name.to_owned(),
+            updates,
+            measures: Vec::new(),
+            span: [0.0, 1.0],
+            watched: None,
+            watched_loss: None,
+        }
     }
 
     /// True if it updates the trained network of this name.
@@ -225,6 +234,15 @@ impl<M> Training<M> {
     pub fn watched<'n>(mut self, measures: impl IntoIterator<Item = &'n str>) -> Self {
         if let Some((phase, _)) = self.phases.last_mut() {
             phase.watched = Some(measures.into_iter().map(str::to_owned).collect());
+        }
+        self
+    }
+
+    /// Watches a measure of the last phase in place of its loss, which has further parts that say nothing of the contest.
+    #[must_use]
+    pub fn watched_loss(mut self, measure: &str) -> Self {
+        if let Some((phase, _)) = self.phases.last_mut() {
+            phase.watched_loss = Some(measure.to_owned());
         }
         self
     }

@@ -22,6 +22,8 @@ pub(super) struct CollapseDetector {
 #[derive(Debug)]
 struct WatchedPhase {
     name: String,
+    /// The measure that stands for the loss.
+    loss: Option<String>,
     losses: VecDeque<f64>,
     measures: Vec<(String, VecDeque<f64>)>,
     /// The problems that were reported and persist.
@@ -35,7 +37,8 @@ impl CollapseDetector {
             let measures = phase.watched.as_ref()?.iter();
             let measures = measures.map(|name| (name.clone(), VecDeque::new())).collect();
             let losses = VecDeque::new();
-            Some(WatchedPhase { name: phase.name.clone(), losses, measures, reported: BTreeSet::new() })
+            let (name, loss) = (phase.name.clone(), phase.watched_loss.clone());
+            Some(WatchedPhase { name, loss, losses, measures, reported: BTreeSet::new() })
         });
         Self { config: config.clone(), phases: watched.collect() }
     }
@@ -59,11 +62,14 @@ impl WatchedPhase {
     fn add(&mut self, report: &PhaseReport, config: &WatchConfig, problems: &mut Vec<String>) {
         let window = config.window;
         let mut found = Vec::new();
-        push(&mut self.losses, report.loss, window);
+        let stands = |name: &String| report.measures.iter().find(|(measured, _)| measured == name);
+        let loss = self.loss.as_ref().and_then(stands).map_or(report.loss, |(_, value)| *value);
+        push(&mut self.losses, loss, window);
         if self.losses.len() == window {
             let mean = mean(&self.losses);
             let (low, high) = bounds(&self.losses);
-            let what = format!("the loss of phase `{}`", self.name);
+            let loss = self.loss.as_ref().map_or_else(|| "the loss".to_owned(), |loss| format!("`{loss}`"));
+            let what = format!("{loss} of phase `{}`", self.name);
             if mean < config.low_loss {
                 let problem =
                     format!("{what} was {mean:.2e} on average over {window} steps: one network has won");
@@ -158,6 +164,21 @@ mod tests {
         assert!(told_of.len() == 1 && told_of[0].1.contains("0.7000 for 5 steps"), "{told_of:?}");
         let told_of = reported(5, around(0.7, 1e-3).take(30));
         assert!(told_of.len() == 1 && told_of[0].1.contains("samples are alike"), "{told_of:?}");
+    }
+
+    #[test]
+    fn a_measure_stands_for_the_loss() {
+        let mut watched = Phase::new("judge", Vec::new());
+        (watched.watched, watched.watched_loss) = (Some(Vec::new()), Some("contest".to_owned()));
+        let config = WatchConfig { window: 2, ..WatchConfig::default() };
+        let mut watch = CollapseDetector::new(&config, vec![&watched]);
+        let mut check = |loss: f64, contest: f64| {
+            let measures = vec![("contest".to_owned(), contest)];
+            watch.check(&[PhaseReport { name: "judge".to_owned(), loss, measures }])
+        };
+        assert!(check(40.0, 0.7).is_empty() && check(40.0, 0.9).is_empty());
+        let said = [check(0.7, 40.0), check(0.7, 45.0)].concat();
+        assert!(said.len() == 1 && said[0].starts_with("`contest` of phase `judge` was 20"), "{said:?}");
     }
 
     #[test]
