@@ -133,7 +133,25 @@ impl NoiseSchedule {
         let roots: Vec<f64> = self.alphas_cumprod.iter().map(|alpha| alpha.sqrt()).collect();
         let (first, last) = (roots[0], roots[roots.len() - 1]);
         let stretched = roots.iter().map(|root| (root - last) * first / (first - last));
-        let alphas_cumprod: Vec<f64> = stretched.map(|root| root * root).collect();
+        Self::of_alphas(stretched.map(|root| root * root).collect())
+    }
+
+    /// Divides the signal-to-noise ratio of every timestep by `shift`² (Hoogeboom et al. 2023). Noise of neighbouring
+    /// pixels averages out, so the larger an image, the more noise hides it: twice the height and width need a shift of
+    /// 2.
+    ///
+    /// # Errors
+    /// If the shift is not a number above 0.
+    pub fn shifted(&self, shift: f64) -> Result<Self> {
+        if !(shift.is_finite() && shift > 0.0) {
+            let expected = "expected a number above 0";
+            return Err(TensorError::Argument { name: "shift", value: shift.to_string(), expected });
+        }
+        let alphas = self.alphas_cumprod.iter().map(|alpha| alpha / (alpha + (1.0 - alpha) * shift * shift));
+        Ok(Self::of_alphas(alphas.collect()))
+    }
+
+    fn of_alphas(alphas_cumprod: Vec<f64>) -> Self {
         let ratios = alphas_cumprod.windows(2).map(|pair| 1.0 - pair[1] / pair[0]);
         let betas = std::iter::once(1.0 - alphas_cumprod[0]).chain(ratios).collect();
         Self { betas, alphas_cumprod }

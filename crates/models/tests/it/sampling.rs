@@ -200,6 +200,29 @@ fn masked_elements_are_kept_and_a_strength_of_zero_changes_nothing() {
 }
 
 #[test]
+fn shifted_schedules_have_less_signal() {
+    for kind in BetaSchedule::ALL.iter().copied() {
+        let plain = schedule(kind);
+        let shifted = plain.shifted(3.0).expect("a number above 0");
+        assert!((0..1000).all(|t| (plain.snr(t) - 9.0 * shifted.snr(t)).abs() <= 1e-9 * plain.snr(t)));
+        assert_eq!(plain.ends_in_noise(), shifted.ends_in_noise());
+        // β belongs to the shifted ā.
+        let mut product = 1.0;
+        for (beta, alpha) in shifted.betas().iter().zip(shifted.alphas_cumprod()) {
+            product *= 1.0 - beta;
+            assert!((product - alpha).abs() < 1e-12, "{product} {alpha}");
+        }
+    }
+    // A flow's share s of noise becomes shift·s/(1 + (shift − 1)·s) (Esser et al. 2024).
+    let shifted = schedule(BetaSchedule::Flow).shifted(3.0).expect("a number above 0");
+    let ratio = (1.0 - 0.75) / 0.75;
+    assert!((shifted.snr(499) - ratio * ratio).abs() < 1e-9, "{}", shifted.snr(499));
+    for wrong in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+        assert!(schedule(BetaSchedule::Cosine).shifted(wrong).is_err());
+    }
+}
+
+#[test]
 fn objectives_weigh_and_refuse() {
     let schedule = schedule(BetaSchedule::Linear);
     let (noisy, clear) = (900, 5);

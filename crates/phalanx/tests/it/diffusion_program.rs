@@ -164,6 +164,7 @@ fn what_cannot_be_is_refused_before_anything_is_trained() {
         "train small.toml --set model.latent_images=false --set model.patch=3",
         "model.patch = 3 does not divide model.image_size = 16",
     );
+    refused("train small.toml --set model.noise_shift=0", "model.noise_shift = 0 is not a number above 0");
     refused("train small.toml --set model.sample_steps=1001", "model.sample_steps 1001");
     refused("train small.toml --set data.normalise=imagenet", "draws from -1 to 1");
     refused("train small.toml --set model.first_stage=gone --out gone-run", "gone holds no run");

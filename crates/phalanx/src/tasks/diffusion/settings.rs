@@ -69,6 +69,9 @@ phalanx_trainer::settings! {
         timesteps: usize = 1000;
         /// The schedule is stretched so that nothing of the image is left at its end; needs another model.prediction than epsilon.
         zero_snr: bool = false;
+        /// Divides the signal-to-noise ratio of every timestep by the square of this: larger images need more noise (Hoogeboom et al.
+        /// 2023).
+        noise_shift: f64 = 1.0;
         /// Min-SNR weighting: a timestep counts as much as its signal-to-noise ratio, at most this; 0 = all alike.
         min_snr: f64 = 0.0;
         /// Learn the expected error of each timestep and divide by it, so that all count alike (Karras et al. 2024).
@@ -122,7 +125,11 @@ impl DiffusionSettings {
             _ => self.target.schedule.usual_range(),
         };
         let plain = NoiseSchedule::new(self.target.schedule, self.target.timesteps, range)?;
-        Ok(if self.target.zero_snr { plain.zero_terminal_snr() } else { plain })
+        let stretched = if self.target.zero_snr { plain.zero_terminal_snr() } else { plain };
+        Ok(match self.target.noise_shift {
+            1.0 => stretched,
+            shift => stretched.shifted(shift)?,
+        })
     }
 
     /// Returns the training objective.
@@ -254,12 +261,13 @@ impl DiffusionSettings {
 
     /// Checks the noise schedule.
     fn check_noise(&self, relations: &mut Relations<'_>) {
-        let shift = self.target.timestep_shift;
-        relations.require(
-            shift > 0.0 && shift.is_finite(),
-            "model.timestep_shift",
-            format!("model.timestep_shift = {shift} is not a number above 0"),
-        );
+        for (key, shift) in [
+            ("model.timestep_shift", self.target.timestep_shift),
+            ("model.noise_shift", self.target.noise_shift),
+        ] {
+            let problem = format!("{key} = {shift} is not a number above 0");
+            relations.require(shift > 0.0 && shift.is_finite(), key, problem);
+        }
         let ends_in_noise = self.target.ends_in_noise();
         relations.require(
             !(ends_in_noise && self.target.min_snr > 0.0),
