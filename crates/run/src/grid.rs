@@ -8,7 +8,7 @@ use image::{ImageFormat, Rgb, RgbImage};
 
 use super::RunError;
 use super::atomic::write_aside;
-use super::bitmap_font::{LINE, draw_line, wrap};
+use super::bitmap_font::{ADVANCE, LINE, draw_line, wrap};
 use super::picture::level;
 
 /// Pixels between images and around the grid.
@@ -189,8 +189,10 @@ impl Grid {
     /// Returns the grid below the titles of its columns, which stand on its upper border.
     fn under_titles(&self, canvas: &RgbImage, factor: usize) -> RgbImage {
         let (cell, gap) = ((self.width + PADDING) * factor, PADDING * factor);
+        // A character stays free between neighbours.
+        let width = (cell - gap).saturating_sub(ADVANCE);
         let titles: Vec<Vec<String>> =
-            self.titles.iter().map(|title| wrap(title, cell - gap, CAPTION_LINES)).collect();
+            self.titles.iter().map(|title| wrap(title, width, CAPTION_LINES)).collect();
         let most = titles.iter().map(Vec::len).max().unwrap_or(0);
         let band = PADDING + LINE * most;
         let mut whole = RgbImage::new(canvas.width(), canvas.height() + band as u32);
