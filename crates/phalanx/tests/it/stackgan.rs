@@ -333,6 +333,7 @@ fn texts_by_a_trained_encoder_or_by_vectors_of_a_file() {
     let error = try_train(&folder, &resolve(&matching(0, &cvae)), Box::new(NoopObserver));
     let error = error.expect_err("a CVAE has no tower");
     assert!(error.contains("`text` from run") && error.contains("visual"), "{error}");
+    assert!(error.contains("needs the image tower of a run of clip or stackgan"), "{error}");
 
     // Every caption that the pictures can have, with a vector of its letters.
     let captions: Vec<String> = all_captions();

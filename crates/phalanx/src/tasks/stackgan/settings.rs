@@ -188,7 +188,7 @@ fn check_texts(settings: &StackGanSettings, relations: &mut Relations<'_>) {
         settings.gan.matching_weight == 0.0 || without_tower.is_none(),
         "model.matching_weight",
         format!(
-            "model.matching_weight needs an image tower that was trained with the text encoder, which {} does not bring",
+            "model.matching_weight needs an image tower that was trained with the text encoder, which {} does not bring; set it to 0",
             without_tower.map_or("", String::as_str)
         ),
     );

@@ -48,8 +48,8 @@ impl TextVectors {
                 // A run of `clip` has the encoder's own names.
                 let (run, prefixes) = (Path::new(run), ["text.", ""]);
                 if settings.gan.matching_weight > 0.0 {
-                    let clip = Box::new(setup.frozen_network_of_run("text", run, &prefixes, pair)?);
-                    Source::Pair { clip, texts, learns: false }
+                    let clip = setup.frozen_network_of_run("text", run, &prefixes, pair).map_err(no_tower)?;
+                    Source::Pair { clip: Box::new(clip), texts, learns: false }
                 } else {
                     let build = |scope: &Scope| ClipTextEncoder::new(scope, &config);
                     Source::Fixed(setup.frozen_network_of_run("text", run, &prefixes, build)?, texts)
@@ -122,5 +122,16 @@ impl TextVectors {
             Source::Pair { clip, texts, .. } => Ok((clip, texts)),
             _ => Err(TrainError::Setup("the text encoder has no image tower".to_owned())),
         }
+    }
+}
+
+/// Adds to the error of a run that does not fit what the run should have.
+fn no_tower(error: TrainError) -> TrainError {
+    match error {
+        TrainError::Setup(problem) => TrainError::Setup(format!(
+            "{problem}; model.matching_weight needs the image tower of a run of clip or stackgan, with model.words_weight \
+             as there, or is 0"
+        )),
+        other => other,
     }
 }
