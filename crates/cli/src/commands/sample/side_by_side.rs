@@ -65,7 +65,10 @@ fn row(program: &Program, args: &SampleArgs, named: NamedModel, name: String) ->
 
 /// The last part of each path, or all of it where several have the same.
 fn names<P: AsRef<Path>>(runs: &[P]) -> Vec<String> {
-    let short = |run: &Path| run.file_stem().map(|name| name.to_string_lossy().into_owned());
+    let short = |run: &Path| {
+        let name = run.file_name()?.to_string_lossy();
+        Some(name.strip_suffix(".safetensors").unwrap_or(&name).to_owned())
+    };
     let name = |run: &P| {
         let run = run.as_ref();
         let same = runs.iter().filter(|other| short(other.as_ref()) == short(run)).count();
@@ -89,7 +92,7 @@ mod tests {
 
     #[test]
     fn models_have_short_names_unless_they_are_the_same() {
-        assert_eq!(names(&["runs/a", "runs/b.safetensors"]), ["a", "b"]);
+        assert_eq!(names(&["runs/lr0.1", "runs/b.safetensors"]), ["lr0.1", "b"]);
         assert_eq!(names(&["x/first", "y/first", "z"]), ["x/first", "y/first", "z"]);
     }
 
