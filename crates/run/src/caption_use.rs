@@ -17,6 +17,16 @@ pub struct ReadFeatures {
     pub accuracy: Vec<f64>,
 }
 
+impl ReadFeatures {
+    /// Returns the features with their numbers, as tables show them.
+    pub fn label(&self) -> String {
+        match self.width {
+            0 => self.features.clone(),
+            width => format!("{} ({width} numbers)", self.features),
+        }
+    }
+}
+
 /// The errors of a denoiser at a level of noise.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LevelErrors {

@@ -113,11 +113,7 @@ fn text(explanation: &CaptionUse) -> Vec<String> {
     };
     let mut rows = vec![head("read from", &[])];
     rows.extend(explanation.features.iter().map(|read| {
-        let name = match read.width {
-            0 => read.features.clone(),
-            width => format!("{} ({width} numbers)", read.features),
-        };
-        std::iter::once(name).chain(read.accuracy.iter().map(|share| percent(*share))).collect()
+        std::iter::once(read.label()).chain(read.accuracy.iter().map(|share| percent(*share))).collect()
     }));
     let samples = explanation.samples;
     let mut lines = vec![format!(

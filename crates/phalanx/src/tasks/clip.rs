@@ -1,10 +1,10 @@
 //! CLIP: contrastive training of a text encoder and an image tower.
 
 use candle_core::{DType, Tensor};
-use phalanx_models::{Clip, ClipOutput, ImageTowerConfig};
+use phalanx_models::{Clip, ClipOutput, ClipTextConfig, ImageTowerConfig};
 use phalanx_tensor::group::gather_counts;
 use phalanx_tensor::loss::LossDivisor;
-use phalanx_tensor::{Tape, TensorError, Value, ops};
+use phalanx_tensor::{Scope, Tape, TensorError, Value, ops};
 
 use super::text::{TextSettings, Texts};
 use phalanx_trainer::engine::{EvaluatorOutput, Setup, StepInput, TaskSpec, TrainError, Training, number};
@@ -46,10 +46,7 @@ fn contrastive(setup: &mut Setup<'_>, settings: &ClipSettings) -> Result<Trainin
         text.layers, text.width, settings.widths
     );
     let words_weight = settings.words_weight;
-    let model = texts.register(setup, "", |scope| match words_weight > 0.0 {
-        true => Clip::with_words(scope, &text, &image),
-        false => Clip::new(scope, &text, &image),
-    })?;
+    let model = texts.register(setup, "", |scope| clip_model(scope, &text, &image, words_weight))?;
     Ok(Training::new(name, Contrastive { model, texts, words_weight })
         .loss(Contrastive::loss)
         .evaluate(["loss", "accuracy"], Contrastive::evaluate)
@@ -79,6 +76,16 @@ impl Contrastive {
         let loss = number(&clip_loss(step.tape, &out, &ids, self.words_weight, step.over()?)?)?;
         Ok([loss, matched(step, &out, &ids)?])
     }
+}
+
+/// Registers CLIP, with a head for the words of captions if these have a weight.
+pub(super) fn clip_model(
+    scope: &Scope,
+    text: &ClipTextConfig,
+    image: &ImageTowerConfig,
+    words_weight: f64,
+) -> Result<Clip, TensorError> {
+    if words_weight > 0.0 { Clip::with_words(scope, text, image) } else { Clip::new(scope, text, image) }
 }
 
 /// Returns CLIP's contrastive loss, with `words_weight` times that of the words of the captions `ids` if the model has a

@@ -44,12 +44,8 @@ impl Page<'_> {
 fn features(explained: &CaptionUse) -> String {
     let title = format!("What a linear reader finds in {} held-out captions", explained.samples);
     let row = |read: &ReadFeatures| {
-        let name = match read.width {
-            0 => read.features.clone(),
-            width => format!("{} ({width} numbers)", read.features),
-        };
         let shares = read.accuracy.iter().map(|share| percent(Some(*share), ""));
-        std::iter::once(Cell::Text(name)).chain(shares).collect()
+        std::iter::once(Cell::Text(read.label())).chain(shares).collect()
     };
     let rows: Vec<Vec<Cell>> = explained.features.iter().map(row).collect();
     table(&title, &head("read from", &[], explained), &rows)

@@ -1,7 +1,7 @@
 //! Text to image in two stages: StackGAN.
 //!
-//! One run trains up to three things, one after the other: the text encoder, by CLIP's contrastive loss with an image tower that is
-//! not needed afterwards; the first stage, on images made smaller; and the second over the first, which then stays as it is. Each
+//! One run trains up to three things, one after the other: the text encoder, by CLIP's contrastive loss with an image tower,
+//! which can teach the generators afterwards (`model.matching_weight`); the first stage, on images made smaller; and the second over the first, which then stays as it is. Each
 //! has its networks with optimizers of their own (`text`, `stage1_generator`, `stage1_discriminator`, `stage2_…`), and its part of
 //! the run.
 

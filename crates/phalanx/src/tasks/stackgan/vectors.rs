@@ -7,7 +7,7 @@ use phalanx_tensor::{Scope, Tape, Value, ops};
 
 use super::embeddings::Embeddings;
 use super::settings::StackGanSettings;
-use crate::tasks::clip::clip_loss;
+use crate::tasks::clip::{clip_loss, clip_model};
 use crate::tasks::text::Texts;
 use phalanx_trainer::engine::{Setup, StepInput, TrainError};
 
@@ -38,10 +38,7 @@ impl TextVectors {
         let texts = Texts::new(&settings.text)?;
         let config = texts.encoder().clone();
         let words_weight = settings.gan.words_weight;
-        let pair = |scope: &Scope| match words_weight > 0.0 {
-            true => Clip::with_words(scope, &config, &ImageTowerConfig::default()),
-            false => Clip::new(scope, &config, &ImageTowerConfig::default()),
-        };
+        let pair = |scope: &Scope| clip_model(scope, &config, &ImageTowerConfig::default(), words_weight);
         let of_run = [&settings.stage1, &settings.text_run].into_iter().find(|run| !run.is_empty());
         let source = match of_run {
             Some(run) => {
