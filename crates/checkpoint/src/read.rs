@@ -10,7 +10,7 @@ use candle_core::{DType, Device, Shape, Tensor};
 use phalanx_run::Links;
 use phalanx_tensor::host::copy_host;
 use phalanx_tensor::io::TensorFile;
-use phalanx_tensor::{ParamBucket, ParamStore, TensorError};
+use phalanx_tensor::{BucketEntry, ParamBucket, ParamStore, TensorError};
 
 use super::index::INDEX;
 use super::piece::{MODEL, Piece};
@@ -216,11 +216,37 @@ impl Reader {
     pub fn read_values(&self, kind: &str, param: &ParamBucket) -> Result<(), CheckpointError> {
         let Some((values, entries)) = param.kept() else { return Ok(()) };
         for entry in entries {
-            let target = values.narrow(entry.range).map_err(|error| self.unfit(error.to_string()))?;
+            let target = values.narrow(entry.range.clone()).map_err(|error| self.unfit(error.to_string()))?;
             let unfit = |error: TensorError| self.unfit(error.to_string());
             let staging = target.staging().map_err(unfit)?;
-            self.read_into(kind, &entry.name, &entry.part.into(), &staging)?;
+            self.read_entry(kind, &entry, &staging)?;
             target.take_staged(&staging).map_err(unfit)?;
+        }
+        Ok(())
+    }
+
+    /// Reads the elements of an entry into `target`, a flat tensor of as many.
+    fn read_entry(&self, kind: &str, entry: &BucketEntry, target: &Tensor) -> Result<(), CheckpointError> {
+        let Some(portion) = &entry.portion else {
+            return self.read_into(kind, &entry.name, &entry.part.clone().into(), target).map(drop);
+        };
+        if self.pieces(kind, &entry.name).is_empty() {
+            return Ok(());
+        }
+        let unfit = |error: TensorError| self.unfit(error.to_string());
+        for piece in portion.pieces(entry.part.clone()) {
+            let region = Region::from(piece.whole);
+            let found = Tensor::zeros(region.len(), target.dtype(), &Device::Cpu)
+                .map_err(|error| unfit(error.into()))?;
+            self.read_into(kind, &entry.name, &region, &found)?;
+            let mut at = 0;
+            for elements in piece.elements {
+                let to = target.narrow(0, elements.start - entry.part.start, elements.len());
+                let from = found.narrow(0, at, elements.len());
+                let copied = to.and_then(|to| Ok((to, from?))).map_err(TensorError::from);
+                copied.and_then(|(to, from)| copy_host(&to, &from)).map_err(unfit)?;
+                at += elements.len();
+            }
         }
         Ok(())
     }
@@ -242,7 +268,7 @@ impl Reader {
             }
             let unfit = |error: candle_core::Error| self.unfit(error.to_string());
             let part = Tensor::zeros(entry.part.len(), param.dtype(), &Device::Cpu).map_err(unfit)?;
-            self.read_into(kind, &entry.name, &entry.part.into(), &part)?;
+            self.read_entry(kind, &entry, &part)?;
             state.push((format!("{kind}.{}", entry.name), part.reshape(&entry.shape).map_err(unfit)?));
         }
         Ok(state)
@@ -258,7 +284,7 @@ impl Reader {
         stores: impl IntoIterator<Item = &'s ParamStore>,
     ) -> Result<(), CheckpointError> {
         let of_store = |store: &'s ParamStore| {
-            let params = store.params().iter().map(|param| (param.name(), param.shape().clone()));
+            let params = store.params().iter().map(|param| (param.name(), param.whole_shape().clone()));
             params.chain(store.buffers().iter().map(|buffer| (buffer.name(), buffer.shape())))
         };
         let expected: BTreeMap<&str, Shape> = stores.into_iter().flat_map(of_store).collect();

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use phalanx_tensor::WholeElements;
 use serde::{Deserialize, Serialize};
 
 /// Some elements of a tensor, in row-major order.
@@ -25,6 +26,15 @@ pub enum Region {
 impl From<Range<usize>> for Region {
     fn from(Range { start, end }: Range<usize>) -> Self {
         Self::Flat { start, end }
+    }
+}
+
+impl From<WholeElements> for Region {
+    fn from(elements: WholeElements) -> Self {
+        match elements {
+            WholeElements::Row(range) => range.into(),
+            WholeElements::Box(ranges) => Self::of_dims(&ranges),
+        }
     }
 }
 

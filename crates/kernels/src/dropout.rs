@@ -16,6 +16,17 @@ pub struct Dropout {
     pub p: f64,
     /// The index in the global batch of the first sample.
     pub first_sample: usize,
+    /// The rows of each sample that are there, if they are some of more.
+    pub rows: Option<SampleRows>,
+}
+
+/// Some rows of each sample, such as the heads of attention that a rank has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SampleRows {
+    /// The first one.
+    pub first: usize,
+    /// The number of rows of a whole sample.
+    pub all: usize,
 }
 
 /// The increment of splitmix64 (Steele et al. 2014).
@@ -30,9 +41,10 @@ fn mix(z: u64) -> u64 {
 }
 
 impl Dropout {
-    /// Returns the generator of row `row` of sample `sample`, of which each has `rows`.
+    /// Returns the generator of row `row` of sample `sample`, of which `rows` are there.
     pub(crate) fn row(&self, sample: usize, rows: usize, row: usize) -> RowDropout {
-        let index = (self.first_sample + sample) * rows + row;
+        let SampleRows { first, all } = self.rows.unwrap_or(SampleRows { first: 0, all: rows });
+        let index = (self.first_sample + sample) * all + first + row;
         let state = mix(self.key.wrapping_add((index as u64 + 1).wrapping_mul(GOLDEN)));
         RowDropout { state, threshold: (self.p * 4_294_967_296.0).ceil().max(0.0) as u64, p: self.p }
     }

@@ -107,7 +107,7 @@ pub use conv::{
     conv2d_backward_weight, conv2d_backward_weight_bf16, conv2d_forward, conv2d_forward_bf16,
 };
 pub use cross_entropy::{CrossEntropyOptions, CrossEntropyRows, cross_entropy_rows};
-pub use dropout::{Dropout, dropout};
+pub use dropout::{Dropout, SampleRows, dropout};
 pub use embedding::embedding_backward;
 pub use error::{KernelError, Result};
 pub use exact::ExactSquares;

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use phalanx_tensor::nn::Linear;
-use phalanx_tensor::{Block, Result, Scope, Tape, TensorError, Value, ops};
+use phalanx_tensor::{Block, Result, Scope, Tape, TensorError, TensorPlan, Value, ops};
 
 /// The settings of a multilayer perceptron.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,6 +28,21 @@ impl MlpConfig {
         let Self { inputs, width, depth, num_classes } = self;
         let layer = |inputs: usize, outputs: usize| (inputs + 1) * outputs;
         layer(*inputs, *width) + depth.saturating_sub(1) * layer(*width, *width) + layer(*width, *num_classes)
+    }
+}
+
+impl MlpConfig {
+    /// Returns how the layers can be cut over ranks: in pairs, of which the first is cut by its outputs and the second by its inputs. The
+    /// last of an odd number of layers stays whole.
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn tensor_plan(&self) -> Result<TensorPlan> {
+        let pairs = (0..=self.depth).filter(|layer| layer / 2 * 2 < self.depth);
+        let rules: Vec<String> = pairs
+            .map(|layer| format!("{} = {}", 2 * layer, if layer % 2 == 0 { "column" } else { "row" }))
+            .collect();
+        TensorPlan::new(rules.iter().map(String::as_str))
     }
 }
 

@@ -11,7 +11,8 @@ pub(crate) struct ProjectedAttention {
     pub(crate) key: Linear,
     pub(crate) value: Linear,
     pub(crate) out: Linear,
-    pub(crate) heads: usize,
+    /// The width of a head. A rank may have some of the heads.
+    pub(crate) head_dim: usize,
 }
 
 impl ProjectedAttention {
@@ -42,7 +43,10 @@ impl ProjectedAttention {
     ) -> Result<Value> {
         let queries = self.split(tape, &self.query, x)?;
         let mixed = ops::attention(tape, &queries, keys, values, options)?;
-        self.out.forward(tape, &ops::reshape(tape, &mixed, x.shape().clone())?)
+        let &[batch, length, heads, dim] = mixed.dims() else {
+            return Err(TensorError::Shape { op: "attention", problem: format!("{:?}", mixed.shape()) });
+        };
+        self.out.forward(tape, &ops::reshape(tape, &mixed, (batch, length, heads * dim))?)
     }
 
     fn split(&self, tape: &Tape, layer: &Linear, x: &Value) -> Result<Value> {
@@ -51,7 +55,7 @@ impl ProjectedAttention {
             let problem = format!("expected [N, T, C], not {:?}", x.shape());
             return Err(TensorError::Shape { op: "attention", problem });
         };
-        ops::reshape(tape, &projected, (batch, length, self.heads, width / self.heads))
+        ops::reshape(tape, &projected, (batch, length, width / self.head_dim, self.head_dim))
     }
 }
 

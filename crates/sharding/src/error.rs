@@ -31,14 +31,6 @@ pub enum ShardingError {
         /// The name asked for.
         name: String,
     },
-    /// A tensor with another placement along the axes of a mesh than expected.
-    #[error("placement of a tensor of shape {shape:?}: {problem}")]
-    Placement {
-        /// The whole tensor's shape.
-        shape: Vec<usize>,
-        /// The problem and the expectation.
-        problem: String,
-    },
     /// There is no such strategy, or it is not built yet.
     #[error("strategy `{name}` {problem}")]
     Strategy {

@@ -10,7 +10,7 @@
 //! - **[`GradCodec`]** sums gradients over ranks in fewer bytes (crate `phalanx-codecs`). Its state is part of a checkpoint.
 //! - **[`MemoryPlan`]** predicts the memory and traffic of a strategy.
 //! - **[`ProcessMesh`]** arranges ranks along named axes, with a communicator for each; [`Degrees`] say how many ranks lie along each
-//!   axis. A [`Placement`] says how a single tensor lies along them.
+//!   axis.
 //!
 //! The model knows none of this: a strategy listens to the tape. [`DataParallel`] starts the reduction of a
 //! [`phalanx_tensor::ParamBucket`] when its gradients are complete, while backward goes on with earlier blocks. Where parameters are
@@ -82,8 +82,7 @@ pub use asynchronous::parameter_server::ParameterServer;
 pub use asynchronous::synchrony::{self, CatchUp, SyncOptions, Topology};
 pub use data_parallel::DataParallel;
 pub use error::{Result, ShardingError};
-pub use mesh::placement::{DistributedTensor, Placement, local_ranges};
-pub use mesh::process_group::RankGroup;
+pub use mesh::process_group::{RankGroup, single_rank_group};
 pub use mesh::{AXES, AxisKind, Degree, Degrees, MeshLayout, ProcessMesh};
 pub use options::{Options, Overlap};
 pub use parallel::{

@@ -131,6 +131,17 @@ pub enum TensorError {
         /// The allowed range.
         expected: &'static str,
     },
+    /// Layers cannot be cut over ranks as a plan says.
+    #[error("tensor plan: {0}")]
+    TensorPlan(String),
+    /// A value is not what an op needs on the ranks that compute parts of the same layers.
+    #[error("{}{problem}", of_block(block))]
+    Placement {
+        /// The block; empty outside of blocks.
+        block: String,
+        /// The op, what it needs, and what the value is.
+        problem: String,
+    },
     /// A callback failed: a listener, or a collective operation of a process group.
     #[error("{op}: {source}")]
     Hook {
@@ -141,7 +152,27 @@ pub enum TensorError {
     },
 }
 
+/// Returns the beginning of a message about a block.
+fn of_block(block: &str) -> String {
+    if block.is_empty() { String::new() } else { format!("block `{block}`: ") }
+}
+
 impl TensorError {
+    /// Returns an error about placements.
+    pub(crate) fn placement(problem: impl Into<String>) -> Self {
+        Self::Placement { block: String::new(), problem: problem.into() }
+    }
+
+    /// Names the block of an error about placements.
+    pub(crate) fn in_block(self, name: &str) -> Self {
+        match self {
+            Self::Placement { block, problem } if block.is_empty() => {
+                Self::Placement { block: name.to_owned(), problem }
+            }
+            other => other,
+        }
+    }
+
     /// Returns a function that wraps the error of a callback of `op`.
     pub(crate) fn hook(op: &'static str) -> impl FnOnce(Box<dyn std::error::Error + Send + Sync>) -> Self {
         move |source| Self::Hook { op, source }

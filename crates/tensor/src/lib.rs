@@ -93,13 +93,15 @@ pub use phalanx_kernels::{Context, Level};
 pub use precision::Precision;
 pub use rng::Key;
 pub use store::{
-    AdaptedLayer, AdapterRule, BucketEntry, Buffer, BuildOptions, FlatStorage, GradState, LoadReport,
-    NamePattern, OwnedGroup, Param, ParamBucket, ParamGroup, ParamRules, ParamState, ParamStore, RateRule,
-    Scope, StoreBuilder, UnreducedGrads,
+    AdaptedLayer, AdapterRule, BucketEntry, Buffer, BuildOptions, CutUnits, FlatStorage, GradState, LayerCut,
+    LoadReport, NamePattern, OwnedGroup, Param, ParamBucket, ParamGroup, ParamLayout, ParamPlace, ParamRules,
+    ParamState, ParamStore, Portion, PortionPiece, RateRule, Scope, StoreBuilder, TensorPlan, TensorRank,
+    UnreducedGrads, WholeElements,
 };
 pub use tape::{
     ArithmeticCount, Block, Grads, Graph, GraphInput, GraphNode, GraphPort, KeptWeights, Listener,
-    LossFactor, Op, Recompute, SavedValue, Session, Tape, Value, take_peak_recorded_bytes,
+    LossFactor, Op, Placement, PlacementRule, Recompute, SavedValue, Session, Tape, Value,
+    take_peak_recorded_bytes,
 };
 
 /// Tests of the README's examples.

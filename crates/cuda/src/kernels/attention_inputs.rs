@@ -126,8 +126,8 @@ impl AttentionInputs<'_> {
         self.dropout.and_then(|dropout| gpu.captured_step(dropout.key.step))
     }
 
-    pub(super) fn dropout_numbers(&self) -> [u64; 6] {
-        self.dropout.map_or([0; 6], |dropout| dropout.numbers())
+    pub(super) fn dropout_numbers(&self) -> [u64; 8] {
+        self.dropout.map_or([0; 8], |dropout| dropout.numbers())
     }
 
     pub(super) fn kept_factor(&self) -> f64 {

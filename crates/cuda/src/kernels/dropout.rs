@@ -15,15 +15,28 @@ pub struct Dropout {
     pub p: f64,
     /// The index in the global batch of the first sample.
     pub first_sample: usize,
+    /// The rows of each sample that are there, if they are some of more.
+    pub rows: Option<SampleRows>,
+}
+
+/// Some rows of each sample, such as the heads of attention that a rank has.
+#[derive(Debug, Clone, Copy)]
+pub struct SampleRows {
+    /// The first one.
+    pub first: usize,
+    /// The number of rows of a whole sample.
+    pub all: usize,
 }
 
 impl Dropout {
     /// `Dropout` of the kernels.
-    pub(super) fn numbers(&self) -> [u64; 6] {
+    pub(super) fn numbers(&self) -> [u64; 8] {
         let [seed, step, rank, stream] = self.key.words();
         // A threshold of 0 is no dropout.
         let threshold = ((self.p * 4_294_967_296.0).ceil().max(0.0) as u64).max(1);
-        [seed, step, rank, stream, threshold, self.first_sample as u64]
+        // 0 rows are those that are there.
+        let [first, all] = self.rows.map_or([0; 2], |rows| [rows.first as u64, rows.all as u64]);
+        [seed, step, rank, stream, threshold, self.first_sample as u64, first, all]
     }
 
     /// Returns the factor of kept elements.

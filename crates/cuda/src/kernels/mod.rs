@@ -77,7 +77,7 @@ pub use codec_low_rank::{
     expand, move_runs, orthogonalise, project, project_back, project_back_numbers, scale,
 };
 pub use depthwise::{depthwise, depthwise_backward_input, depthwise_backward_weight, depthwise_supports};
-pub use dropout::{Dropout, dropout};
+pub use dropout::{Dropout, SampleRows, dropout};
 pub use elementwise::{affine, neg, unary, unary_backward};
 pub use exact_squares::{exact_squares, exact_squares_value};
 pub use gated::{geglu, geglu_backward, swiglu, swiglu_backward};

@@ -245,7 +245,7 @@ fn pooling_follows_pytorch() {
 
 #[test]
 fn dropout_depends_on_the_sample_and_the_place_in_it_alone() {
-    let of = Dropout { key: 3, p: 0.2, first_sample: 4 };
+    let of = Dropout { key: 3, p: 0.2, first_sample: 4, rows: None };
     let run = |threads: usize, of: Dropout, samples: usize, x: &[f32]| {
         let mut y = vec![9.0; x.len()];
         dropout(&Context::new(threads), of, samples, x, &mut y).expect("whole samples");

@@ -1,6 +1,6 @@
 //! The sizes of BERT.
 
-use phalanx_tensor::Result;
+use phalanx_tensor::{Result, TensorPlan};
 
 use crate::FeedForwardActivation;
 use crate::projected_attention::check_sizes;
@@ -58,6 +58,22 @@ impl BertConfig {
     #[must_use]
     pub fn with_dropout(self, p: f64) -> Self {
         Self { hidden_dropout: p, attention_dropout: p, ..self }
+    }
+
+    /// Returns how the layers can be cut over ranks: attention by heads, and the feed-forward parts by their hidden layer.
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn tensor_plan(&self) -> Result<TensorPlan> {
+        let plan = TensorPlan::new([
+            "bert.encoder.layer.*.intermediate.dense = column",
+            "bert.encoder.layer.*.output.dense = row",
+            "bert.encoder.layer.*.attention.self.query = column:heads",
+            "bert.encoder.layer.*.attention.self.key = column:heads",
+            "bert.encoder.layer.*.attention.self.value = column:heads",
+            "bert.encoder.layer.*.attention.output.dense = row:heads",
+        ])?;
+        Ok(plan.with_heads(self.heads, self.heads))
     }
 
     /// Checks that the sizes make a model.

@@ -13,6 +13,8 @@ use crate::projected_attention::ProjectedAttention;
 pub(super) struct Layer {
     name: String,
     attention: ProjectedAttention,
+    /// The heads of the whole layer.
+    heads: usize,
     attention_norm: LayerNorm,
     intermediate: Linear,
     activation: FeedForwardActivation,
@@ -32,12 +34,13 @@ impl Layer {
             key: linear(&parts.pp("key"), width, width, config)?,
             value: linear(&parts.pp("value"), width, width, config)?,
             out: linear(&result.pp("dense"), width, width, config)?,
-            heads: config.heads,
+            head_dim: width / config.heads,
         };
         let output = scope.pp("output");
         Ok(Self {
             name: scope.block_name().to_owned(),
             attention,
+            heads: config.heads,
             attention_norm: LayerNorm::new(&result.pp("LayerNorm"), width, eps)?,
             intermediate: linear(&scope.pp("intermediate").pp("dense"), width, inner, config)?,
             activation: config.activation,
@@ -59,7 +62,7 @@ impl Block for Layer {
         let x = &inputs[0];
         let lengths = inputs.get(1).map(Value::array).transpose()?;
         let mask = AttentionMask { lengths, ..AttentionMask::default() };
-        let options = AttentionOptions { mask, dropout: self.attention_dropout };
+        let options = AttentionOptions { mask, dropout: self.attention_dropout, heads: self.heads };
         let mixed = self.attention.forward(tape, x, x, &options)?;
         let mixed = ops::dropout(tape, &mixed, self.hidden_dropout)?;
         let x = self.attention_norm.forward(tape, &ops::add(tape, x, &mixed)?)?;

@@ -1,6 +1,6 @@
 //! The settings of decoders.
 
-use phalanx_tensor::{Result, TensorError};
+use phalanx_tensor::{Result, TensorError, TensorPlan};
 
 use super::rotary::{RotaryConfig, RotaryScaling};
 
@@ -71,6 +71,32 @@ impl Default for DecoderConfig {
 }
 
 impl DecoderConfig {
+    /// Returns how the layers can be cut over ranks: attention by heads, and the feed-forward parts by their hidden layer.
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn tensor_plan(&self) -> Result<TensorPlan> {
+        let plan = TensorPlan::new([
+            "model.layers.*.self_attn.q_proj = column:heads",
+            "model.layers.*.self_attn.k_proj = column:key-heads",
+            "model.layers.*.self_attn.v_proj = column:key-heads",
+            "model.layers.*.self_attn.o_proj = row:heads",
+        ])?;
+        let plan = plan.with_heads(self.heads, self.key_heads);
+        match self.experts {
+            None => plan.with_rules([
+                "model.layers.*.mlp.gate_proj = column",
+                "model.layers.*.mlp.up_proj = column",
+                "model.layers.*.mlp.down_proj = row",
+            ]),
+            Some(_) => plan.with_rules([
+                "model.layers.*.experts.*.w1 = column",
+                "model.layers.*.experts.*.w3 = column",
+                "model.layers.*.experts.*.w2 = row",
+            ]),
+        }
+    }
+
     /// Checks that the sizes make a model.
     pub(super) fn check(&self) -> Result<()> {
         let error = |problem: String| Err(TensorError::Shape { op: "decoder", problem });

@@ -59,7 +59,7 @@ impl Layer {
         let starts = starts.map(Value::array).transpose()?;
         let options = AttentionOptions {
             mask: AttentionMask { causal: true, starts, ..AttentionMask::default() },
-            dropout: 0.0,
+            ..AttentionOptions::default()
         };
         let normed = self.input_norm.forward(tape, x)?;
         let mixed = self.attention.forward(tape, &normed, angles, cache, &options)?;

@@ -1,6 +1,6 @@
 //! The sizes of GPT-2.
 
-use phalanx_tensor::{Result, TensorError};
+use phalanx_tensor::{Result, TensorError, TensorPlan};
 
 use crate::FeedForwardActivation;
 
@@ -66,6 +66,20 @@ impl Gpt2Config {
     #[must_use]
     pub fn with_dropout(self, p: f64) -> Self {
         Self { embedding_dropout: p, attention_dropout: p, residual_dropout: p, ..self }
+    }
+
+    /// Returns how the layers can be cut over ranks: attention by heads, and the feed-forward parts by their hidden layer.
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn tensor_plan(&self) -> Result<TensorPlan> {
+        let plan = TensorPlan::new([
+            "transformer.h.*.attn.c_attn = column:projection",
+            "transformer.h.*.attn.c_proj = row:heads",
+            "transformer.h.*.mlp.c_fc = column",
+            "transformer.h.*.mlp.c_proj = row",
+        ])?;
+        Ok(plan.with_heads(self.heads, self.heads).with_inputs_first())
     }
 
     /// Checks that the sizes make a model.

@@ -19,6 +19,8 @@ pub(super) struct Layer {
     c_fc: Linear,
     mlp_proj: Linear,
     activation: FeedForwardActivation,
+    head_dim: usize,
+    /// The heads of the whole layer.
     heads: usize,
     attention_dropout: f64,
     residual_dropout: f64,
@@ -45,6 +47,7 @@ impl Layer {
             c_fc: linear(&mlp.pp("c_fc"), width, inner, 0.02)?,
             mlp_proj: linear(&mlp.pp("c_proj"), inner, width, residual)?,
             activation: config.activation,
+            head_dim: width / config.heads,
             heads: config.heads,
             attention_dropout: config.attention_dropout,
             residual_dropout: config.residual_dropout,
@@ -75,9 +78,9 @@ impl Layer {
         let all = self.c_attn.forward(tape, &self.ln_1.forward(tape, x)?)?;
         let starts = starts.map(Value::array).transpose()?;
         let mask = AttentionMask { causal: true, starts, ..AttentionMask::default() };
-        let options = AttentionOptions { mask, dropout: self.attention_dropout };
+        let options = AttentionOptions { mask, dropout: self.attention_dropout, heads: self.heads };
         let mixed = match cache {
-            None => ops::self_attention(tape, &all, self.heads, &options)?,
+            None => ops::self_attention(tape, &all, self.heads_of(&all), &options)?,
             Some(cache) => self.attention_after(tape, &all, cache, &options)?,
         };
         let mixed = self.attn_proj.forward(tape, &mixed)?;
@@ -95,19 +98,17 @@ impl Layer {
         cache: &mut LayerCache,
         options: &AttentionOptions,
     ) -> Result<Value> {
-        let &[batch, length, all_width] = all.dims() else {
-            return Err(TensorError::Shape {
-                op: "gpt2",
-                problem: format!("{:?} is not [N, T, 3C]", all.shape()),
-            });
+        let [queries, keys, values] = ops::projected_heads(tape, all, self.heads_of(all))?;
+        let [keys, values] = cache.extend(tape, &keys, &values)?;
+        let mixed = ops::attention(tape, &queries, &keys, &values, options)?;
+        let &[batch, length, heads, dim] = mixed.dims() else {
+            return Err(TensorError::Shape { op: "gpt2", problem: format!("{:?}", mixed.shape()) });
         };
-        let width = all_width / 3;
-        let heads = |part: usize| {
-            let part = ops::narrow(tape, all, 2, part * width, width)?;
-            ops::reshape(tape, &part, (batch, length, self.heads, width / self.heads))
-        };
-        let [keys, values] = cache.extend(tape, &heads(1)?, &heads(2)?)?;
-        let mixed = ops::attention(tape, &heads(0)?, &keys, &values, options)?;
-        ops::reshape(tape, &mixed, (batch, length, width))
+        ops::reshape(tape, &mixed, (batch, length, heads * dim))
+    }
+
+    /// The number of heads of a projection [N, T, 3C]: a rank may have some of them.
+    fn heads_of(&self, all: &Value) -> usize {
+        all.dims().last().copied().unwrap_or(0) / (3 * self.head_dim)
     }
 }

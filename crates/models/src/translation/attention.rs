@@ -31,14 +31,13 @@ impl Attention {
                 value: linear("v_proj")?,
                 query: linear("q_proj")?,
                 out: linear("out_proj")?,
-                heads,
+                head_dim: width / heads,
             }),
             TranslationLayout::Torch => Self::Packed(PackedAttention {
                 weight: scope.param("in_proj_weight", (3 * width, width), init)?,
                 bias: scope.param("in_proj_bias", 3 * width, Init::ZEROS)?,
                 out: linear("out_proj")?,
-                width,
-                heads,
+                head_dim: width / heads,
             }),
         })
     }
@@ -66,7 +65,13 @@ impl Attention {
             Self::Packed(attention) => {
                 let queries = attention.project(tape, x, 0)?;
                 let mixed = ops::attention(tape, &queries, keys, values, options)?;
-                attention.out.forward(tape, &ops::reshape(tape, &mixed, x.shape().clone())?)
+                let &[batch, length, heads, dim] = mixed.dims() else {
+                    return Err(TensorError::Shape {
+                        op: "attention",
+                        problem: format!("{:?}", mixed.shape()),
+                    });
+                };
+                attention.out.forward(tape, &ops::reshape(tape, &mixed, (batch, length, heads * dim))?)
             }
         }
     }
@@ -90,19 +95,19 @@ pub(super) struct PackedAttention {
     weight: Param,
     bias: Param,
     out: Linear,
-    width: usize,
-    heads: usize,
+    /// The width of a head. A rank may have some of the heads.
+    head_dim: usize,
 }
 
 impl PackedAttention {
     /// Projects states [N, T, C] by one third of the projection to heads [N, T, heads, C / heads].
     fn project(&self, tape: &Tape, x: &Value, third: usize) -> Result<Value> {
-        let rows = |param: &Param| ops::narrow(tape, &tape.param(param)?, 0, third * self.width, self.width);
+        let rows = |param: &Param| ops::projection_part(tape, &tape.param(param)?, third, 3);
         let projected = ops::linear(tape, x, &rows(&self.weight)?, Some(&rows(&self.bias)?))?;
         let &[batch, length, width] = projected.dims() else {
             let problem = format!("expected [N, T, C], not {:?}", x.shape());
             return Err(TensorError::Shape { op: "attention", problem });
         };
-        ops::reshape(tape, &projected, (batch, length, self.heads, width / self.heads))
+        ops::reshape(tape, &projected, (batch, length, width / self.head_dim, self.head_dim))
     }
 }

@@ -1,6 +1,6 @@
 //! The sizes and the layout of a translation model.
 
-use phalanx_tensor::Result;
+use phalanx_tensor::{Result, TensorError, TensorPlan};
 
 use crate::FeedForwardActivation;
 use crate::projected_attention::check_sizes;
@@ -86,6 +86,37 @@ impl Default for TranslationConfig {
 }
 
 impl TranslationConfig {
+    /// Returns how the layers can be cut over ranks: attention by heads, and the feed-forward parts by their hidden layer.
+    ///
+    /// # Errors
+    /// If encoder and decoder have different numbers of heads.
+    pub fn tensor_plan(&self) -> Result<TensorPlan> {
+        let (heads, others) = (self.encoder_heads, self.decoder_heads);
+        if heads != others {
+            let problem =
+                format!("the encoder has {heads} heads and the decoder {others}; a plan has one number");
+            return Err(TensorError::TensorPlan(problem));
+        }
+        let plan = match self.layout {
+            TranslationLayout::Marian => TensorPlan::new([
+                "model.*.q_proj = column:heads",
+                "model.*.k_proj = column:heads",
+                "model.*.v_proj = column:heads",
+                "model.*.out_proj = row:heads",
+                "model.*.fc1 = column",
+                "model.*.fc2 = row",
+            ]),
+            TranslationLayout::Torch => TensorPlan::new([
+                "transformer.*.in_proj_weight = column:projection",
+                "transformer.*.in_proj_bias = column:projection",
+                "transformer.*.out_proj = row:heads",
+                "transformer.*.linear1 = column",
+                "transformer.*.linear2 = row",
+            ]),
+        };
+        Ok(plan?.with_heads(heads, heads))
+    }
+
     /// Checks that the sizes make a model.
     pub(super) fn check(&self) -> Result<()> {
         let op = "translation";
@@ -102,7 +133,7 @@ impl TranslationConfig {
         match [padding, start, end].into_iter().find(|token| *token as usize >= self.vocab) {
             Some(token) => {
                 let problem = format!("token {token} of a vocabulary of {}", self.vocab);
-                Err(phalanx_tensor::TensorError::Shape { op, problem })
+                Err(TensorError::Shape { op, problem })
             }
             None => Ok(()),
         }

@@ -58,6 +58,7 @@ pub(super) struct Layer {
     activation: FeedForwardActivation,
     pre_norm: bool,
     dropout: f64,
+    heads: usize,
 }
 
 /// The states and lengths of the source, or what is kept of them for a decoder's layer.
@@ -100,6 +101,7 @@ impl Layer {
             activation: config.activation,
             pre_norm: config.pre_norm,
             dropout: config.dropout,
+            heads,
         })
     }
 
@@ -114,7 +116,7 @@ impl Layer {
     /// Computes a layer of the encoder: states [N, S, C] that see those within the lengths `[N]`.
     fn encode(&self, tape: &Tape, x: &Value, lengths: &Value) -> Result<Value> {
         let mask = AttentionMask { lengths: Some(lengths.array()?), ..AttentionMask::default() };
-        let options = AttentionOptions { mask, dropout: self.dropout };
+        let options = AttentionOptions { mask, dropout: self.dropout, heads: self.heads };
         let x = self.add(tape, x, &self.attention_norm, |x| self.attention.forward(tape, x, x, &options))?;
         self.feed_forward(tape, &x)
     }
@@ -128,7 +130,7 @@ impl Layer {
         mut cache: Option<&mut LayerCache>,
     ) -> Result<Value> {
         let causal = AttentionMask { causal: true, ..AttentionMask::default() };
-        let options = AttentionOptions { mask: causal, dropout: self.dropout };
+        let options = AttentionOptions { mask: causal, dropout: self.dropout, heads: self.heads };
         let x = self.add(tape, x, &self.attention_norm, |x| {
             let new = self.attention.keys_and_values(tape, x)?;
             let [keys, values] = match &mut cache {
@@ -141,7 +143,7 @@ impl Layer {
             return Err(TensorError::Backward("a layer of an encoder sees one side only".into()));
         };
         let mask = AttentionMask { lengths: Some(source.lengths.array()?), ..AttentionMask::default() };
-        let options = AttentionOptions { mask, dropout: self.dropout };
+        let options = AttentionOptions { mask, dropout: self.dropout, heads: self.heads };
         let x = self.add(tape, &x, norm, |x| match (source.kept, source.states) {
             (Some([keys, values]), _) => cross.attend(tape, x, [keys, values], &options),
             (None, Some(states)) => cross.forward(tape, x, states, &options),

@@ -22,6 +22,7 @@ pub(super) fn spec() -> TaskSpec<MlpSettings> {
         let (num_classes, size) = (setup.classes()?, setup.config().model.image_size);
         let (width, depth) = (settings.mlp_width, settings.mlp_depth);
         let config = MlpConfig { inputs: 3 * size * size, width, depth, num_classes };
+        setup.cut_by(|| config.tensor_plan())?;
         let model = setup.model(|scope| Mlp::new(scope, &config))?;
         let classifier =
             Classifier::new(&settings.classifier, move |tape, images| model.forward(tape, images));

@@ -53,6 +53,7 @@ mod slurm;
 mod stackgan;
 mod sweep;
 mod synchrony;
+mod tensor_parallel;
 mod traces;
 mod train;
 mod trained_models;

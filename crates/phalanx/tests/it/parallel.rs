@@ -54,7 +54,7 @@ fn curve(resolved: &Resolved, ranks: usize, duplicates: usize) -> Curve {
 fn a_further_axis_of_one_rank_changes_no_bit() {
     for strategy in STRATEGIES {
         let plain = curve(&resolved(strategy.name, 2, &[]), 2, 1);
-        let further = curve(&resolved(strategy.name, 2, &["parallel.tensor=1"]), 2, 1);
+        let further = curve(&resolved(strategy.name, 2, &["parallel.context=1 parallel.pipeline=1"]), 2, 1);
         // Ranks of other strategies are any number of steps apart.
         if strategy.is_bulk_synchronous() {
             assert_eq!(further, plain, "{strategy}");

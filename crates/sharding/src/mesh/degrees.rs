@@ -42,7 +42,7 @@ const KINDS: &[(&str, bool)] = &[
     ("shard", true),
     ("context", false),
     ("expert", false),
-    ("tensor", false),
+    ("tensor", true),
 ];
 
 /// The degrees of a mesh by the names of its axes, as `[parallel]` and `--parallel` give them. An axis without a degree is not part of
@@ -56,8 +56,8 @@ const KINDS: &[(&str, bool)] = &[
 /// assert_eq!(degrees.layout(8)?.to_string(), "replicate 2 × shard 4");
 /// let error = degrees.layout(5).unwrap_err().to_string();
 /// assert_eq!(error, "mesh: replicate 2 does not divide the world of 5 ranks");
-/// let error = "tensor=2".parse::<Degrees>()?.layout(2).unwrap_err().to_string();
-/// assert_eq!(error, "mesh: `tensor` is not built yet; there is: replicate, shard");
+/// let error = "pipeline=2".parse::<Degrees>()?.layout(2).unwrap_err().to_string();
+/// assert_eq!(error, "mesh: `pipeline` is not built yet; there is: replicate, shard, tensor");
 /// # Ok(())
 /// # }
 /// ```
@@ -102,6 +102,17 @@ impl Degrees {
     /// True if no axis has a degree.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// The number of ranks of `world` that have the same samples: the product of the given degrees of other axes than those of data.
+    pub fn model_ranks(&self, world: usize) -> usize {
+        let of_model = || self.0.iter().filter(|(name, _)| !["replicate", "shard", "expert"].contains(name));
+        let given = of_model().filter_map(|(_, degree)| match degree {
+            Degree::Of(ranks) => Some(*ranks),
+            Degree::Rest => None,
+        });
+        let given = given.product::<usize>().max(1);
+        if of_model().any(|(_, degree)| *degree == Degree::Rest) { world.max(given) } else { given }
     }
 
     /// Returns the mesh of `world` ranks with these degrees.
@@ -226,9 +237,9 @@ mod tests {
             assert!(error.contains(problem), "{error}");
         }
         let refused = |text: &str, world| read(text).expect(text).layout(world).expect_err(text).to_string();
-        for name in ["tensor", "pipeline", "context", "expert"] {
+        for name in ["pipeline", "context", "expert"] {
             let error = refused(&format!("{name}=2"), 2);
-            assert_eq!(error, format!("mesh: `{name}` is not built yet; there is: replicate, shard"));
+            assert_eq!(error, format!("mesh: `{name}` is not built yet; there is: replicate, shard, tensor"));
         }
         assert!(refused("shard=-1,replicate=-1", 4).contains("only one degree"));
         assert!(refused("replicate=2,shard=3", 8).contains("replicate 2 × shard 3 = 6"));

@@ -122,11 +122,6 @@ impl MeshLayout {
         })
     }
 
-    /// Returns the kind of the axis at `position`.
-    pub(crate) fn kind(&self, position: usize) -> AxisKind {
-        self.axes[position].kind
-    }
-
     /// Where `rank` lies along each axis.
     ///
     /// # Errors

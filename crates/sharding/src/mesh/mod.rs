@@ -2,7 +2,6 @@
 
 mod degrees;
 mod layout;
-pub(crate) mod placement;
 pub(crate) mod process_group;
 
 pub(crate) use degrees::natural_group;
@@ -179,6 +178,11 @@ impl ProcessMesh {
     /// The group `model`: the ranks that hold the other parts of the model for the same samples. `None` if this rank has all parts.
     pub fn model(&self) -> Option<&Communicator> {
         self.model.as_ref()
+    }
+
+    /// True if no other rank comes before this one among those that hold the parts of the model for the same samples.
+    pub fn is_first_of_model(&self) -> bool {
+        self.model.as_ref().is_none_or(|model| model.rank() == 0)
     }
 
     /// This rank's position among ranks that do the same work; 0 for the rank whose results count.

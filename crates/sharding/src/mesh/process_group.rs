@@ -11,6 +11,11 @@ use phalanx_codecs::buffer::InPlace;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SingleRankGroup;
 
+/// Returns the group of this rank alone.
+pub fn single_rank_group() -> Arc<dyn ProcessGroup> {
+    Arc::new(SingleRankGroup)
+}
+
 impl ProcessGroup for SingleRankGroup {
     fn rank(&self) -> usize {
         0

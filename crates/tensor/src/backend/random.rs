@@ -2,6 +2,8 @@
 
 use candle_core::{DType, Shape};
 
+use phalanx_kernels::SampleRows;
+
 use super::Array;
 use crate::{Key, Result};
 
@@ -17,6 +19,8 @@ pub struct Dropout {
     pub p: f64,
     /// The index in the global batch of the first sample.
     pub first_sample: usize,
+    /// The rows of each sample that are there, if they are some of more.
+    pub rows: Option<SampleRows>,
 }
 
 /// Random numbers on a back end, with the streams of [`Key`].

@@ -15,7 +15,7 @@ pub struct MultiHeadAttention {
     in_weight: Param,
     in_bias: Param,
     out: Linear,
-    heads: usize,
+    head_dim: usize,
 }
 
 impl MultiHeadAttention {
@@ -34,7 +34,7 @@ impl MultiHeadAttention {
             in_weight: scope.param("in_proj_weight", (3 * width, width), in_init)?,
             in_bias: scope.param("in_proj_bias", 3 * width, Init::ZEROS)?,
             out: Linear::with_init(&scope.pp("out_proj"), width, width, out_init, Some(Init::ZEROS))?,
-            heads,
+            head_dim: width / heads,
         })
     }
 
@@ -44,6 +44,8 @@ impl MultiHeadAttention {
     /// If the shape is another.
     pub fn forward(&self, tape: &Tape, x: &Value, options: &AttentionOptions) -> Result<Value> {
         let all = ops::linear(tape, x, &tape.param(&self.in_weight)?, Some(&tape.param(&self.in_bias)?))?;
-        self.out.forward(tape, &ops::self_attention(tape, &all, self.heads, options)?)
+        // A rank may have some of the heads.
+        let heads = all.dims().last().copied().unwrap_or(0) / (3 * self.head_dim);
+        self.out.forward(tape, &ops::self_attention(tape, &all, heads, options)?)
     }
 }

@@ -1,7 +1,7 @@
 //! Elementwise functions.
 
 use crate::backend::Array;
-use crate::tape::{Grads, Op, SavedValue, Tape, Value};
+use crate::tape::{Grads, Op, PlacementRule, SavedValue, Tape, Value};
 use crate::{Context, Result};
 
 pub use crate::backend::UnaryOp;
@@ -11,7 +11,7 @@ pub use crate::backend::UnaryOp;
 /// # Errors
 /// If the element type is not supported.
 pub fn unary(tape: &Tape, x: &Value, op: UnaryOp) -> Result<Value> {
-    let input = x.array()?.contiguous()?;
+    let input = x.part()?.contiguous()?;
     let output = input.backend(tape.context()).unary(op, &input)?;
     // Backward reads either the input or, if the derivative follows from it, the output. Only that one is saved.
     let from_output = op.derivative_from_output();
@@ -20,15 +20,16 @@ pub fn unary(tape: &Tape, x: &Value, op: UnaryOp) -> Result<Value> {
         let (grad, saved) = (grad.contiguous()?, saved.array()?.contiguous()?);
         grads.add(0, grad.backend(tape.context()).unary_backward(op, &saved, &saved, &grad)?)
     };
+    let rule = PlacementRule::Elementwise;
     if from_output {
-        return tape.push(Op::Unary(op), &[x], output, backward);
+        return tape.push_by(rule, Op::Unary(op), &[x], output, backward);
     }
     let again = x.save();
     let compute = move |context: &Context| {
         let input = again.array()?.contiguous()?;
         input.backend(context).unary(op, &input)
     };
-    tape.push_remade(Op::Unary(op), &[x], output, compute, backward)
+    tape.push_remade((Op::Unary(op), rule), &[x], output, compute, backward)
 }
 
 macro_rules! named {

@@ -2,11 +2,11 @@
 //! one operand has.
 
 use crate::backend::{Array, BinaryOp};
-use crate::tape::{Op, Tape, Value};
+use crate::tape::{Op, PlacementRule, Tape, Value};
 use crate::{Result, TensorError};
 
 fn binary(tape: &Tape, op: BinaryOp, a: &Value, b: &Value) -> Result<Array> {
-    let (a, b) = (a.array()?, b.array()?);
+    let (a, b) = (a.part()?, b.part()?);
     a.backend(tape.context()).binary(op, &a, &b)
 }
 
@@ -21,7 +21,7 @@ fn same_shape(op: &'static str, a: &Value, b: &Value) -> Result<()> {
 pub fn add(tape: &Tape, a: &Value, b: &Value) -> Result<Value> {
     same_shape("add", a, b)?;
     let output = binary(tape, BinaryOp::Add, a, b)?;
-    tape.push(Op::Add, &[a, b], output, |_, grad, grads| {
+    tape.push_by(PlacementRule::Linear, Op::Add, &[a, b], output, |_, grad, grads| {
         grads.share(0, grad)?;
         grads.share(1, grad)
     })
@@ -34,7 +34,7 @@ pub fn add(tape: &Tape, a: &Value, b: &Value) -> Result<Value> {
 pub fn sub(tape: &Tape, a: &Value, b: &Value) -> Result<Value> {
     same_shape("sub", a, b)?;
     let output = binary(tape, BinaryOp::Sub, a, b)?;
-    tape.push(Op::Sub, &[a, b], output, |tape, grad, grads| {
+    tape.push_by(PlacementRule::Linear, Op::Sub, &[a, b], output, |tape, grad, grads| {
         grads.share(0, grad)?;
         if grads.wants(1) { grads.add(1, grad.backend(tape.context()).neg(grad)?) } else { Ok(()) }
     })
@@ -56,7 +56,7 @@ pub fn mul(tape: &Tape, a: &Value, b: &Value) -> Result<Value> {
 pub fn broadcast_add(tape: &Tape, a: &Value, b: &Value) -> Result<Value> {
     let output = binary(tape, BinaryOp::Add, a, b)?;
     let (a_shape, b_shape) = (a.shape().clone(), b.shape().clone());
-    tape.push(Op::Add, &[a, b], output, move |tape, grad, grads| {
+    tape.push_by(PlacementRule::Linear, Op::Add, &[a, b], output, move |tape, grad, grads| {
         let backend = grad.backend(tape.context());
         grads.share(0, backend.sum_to_shape(grad, &a_shape)?)?;
         grads.share(1, backend.sum_to_shape(grad, &b_shape)?)
@@ -71,7 +71,7 @@ pub fn broadcast_mul(tape: &Tape, a: &Value, b: &Value) -> Result<Value> {
     let output = binary(tape, BinaryOp::Mul, a, b)?;
     let (a_shape, b_shape) = (a.shape().clone(), b.shape().clone());
     let (a_saved, b_saved) = (a.save(), b.save());
-    tape.push(Op::Mul, &[a, b], output, move |tape, grad, grads| {
+    tape.push_by(PlacementRule::Elementwise, Op::Mul, &[a, b], output, move |tape, grad, grads| {
         let backend = grad.backend(tape.context());
         if grads.wants(0) {
             grads.share(0, backend.mul_backward(grad, &b_saved.array()?, &a_shape)?)?;
@@ -88,9 +88,9 @@ pub fn broadcast_mul(tape: &Tape, a: &Value, b: &Value) -> Result<Value> {
 /// # Errors
 /// If memory cannot be allocated.
 pub fn scale(tape: &Tape, x: &Value, factor: f64) -> Result<Value> {
-    let x_t = x.array()?;
+    let x_t = x.part()?;
     let output = x_t.backend(tape.context()).affine(&x_t, factor, 0.0)?;
-    tape.push(Op::Scale(factor), &[x], output, move |tape, grad, grads| {
+    tape.push_by(PlacementRule::Linear, Op::Scale(factor), &[x], output, move |tape, grad, grads| {
         grads.add(0, grad.backend(tape.context()).affine(grad, factor, 0.0)?)
     })
 }
@@ -100,7 +100,9 @@ pub fn scale(tape: &Tape, x: &Value, factor: f64) -> Result<Value> {
 /// # Errors
 /// If memory cannot be allocated.
 pub fn add_scalar(tape: &Tape, x: &Value, addend: f64) -> Result<Value> {
-    let x_t = x.array()?;
+    let x_t = x.part()?;
     let output = x_t.backend(tape.context()).affine(&x_t, 1.0, addend)?;
-    tape.push(Op::AddScalar(addend), &[x], output, |_, grad, grads| grads.share(0, grad))
+    tape.push_by(PlacementRule::Elementwise, Op::AddScalar(addend), &[x], output, |_, grad, grads| {
+        grads.share(0, grad)
+    })
 }

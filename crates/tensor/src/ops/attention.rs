@@ -4,10 +4,15 @@ use crate::backend::{
     Array, ArrayBackend, AttentionBackward, AttentionGradients, AttentionHeads, AttentionInputs,
     AttentionMask, AttentionOperands, AttentionShape, Dropout,
 };
-use crate::tape::{Op, SavedValue, Tape, Value};
+use crate::group::even_lens;
+use crate::tape::{Op, Placement, PlacementRule, SavedValue, Tape, Value};
 use crate::{Result, TensorError};
 
+use phalanx_kernels::SampleRows;
+
 use super::Indices;
+use super::cut::moved;
+use super::shape::narrow_by;
 
 const OP: &str = "attention";
 
@@ -32,6 +37,8 @@ pub struct AttentionOptions {
     pub mask: AttentionMask,
     /// The probability that a weight becomes 0 in training. The others are divided by 1 − p.
     pub dropout: f64,
+    /// The number of heads of queries of the layer, of which a rank may have some: dropout needs to know which. 0 if all are there.
+    pub heads: usize,
 }
 
 impl AttentionOptions {
@@ -139,9 +146,12 @@ fn record(
     describe: impl FnOnce(bool) -> Op,
 ) -> Result<Value> {
     let precision = tape.session().precision;
-    let arrays = contiguous(operands.iter().map(|operand| operand.array()))?;
+    let rule = rule_of_heads(operands);
+    let arrays = contiguous(operands.iter().map(|operand| operand.part()))?;
     let backend = arrays[0].backend(tape.context());
     let dropout = super::dropout::drawn(tape, options.dropout)?;
+    let dropout =
+        dropout.map(|dropout| of_heads(tape, dropout, (rule, shape.heads), options.heads)).transpose()?;
     let mask = options.mask_on(backend, &shape)?;
     let inputs =
         AttentionInputs { shape, mask: &mask, dropout, operands: joined_or_apart(&arrays)?, precision };
@@ -155,7 +165,7 @@ fn record(
         true => describe(options.mask.causal),
         false => OP.into(),
     };
-    tape.push(op, operands, attended.output, move |tape, grad, grads| {
+    tape.push_by(rule, op, operands, attended.output, move |tape, grad, grads| {
         let arrays = contiguous(saved_operands.iter().map(SavedValue::array))?;
         let grad = grad.contiguous()?;
         let precision = tape.session().precision;
@@ -177,6 +187,87 @@ fn record(
             }
         }
     })
+}
+
+/// Returns the dropout of the heads that this rank has of `all`.
+fn of_heads(
+    tape: &Tape,
+    dropout: Dropout,
+    (rule, own): (PlacementRule, usize),
+    all: usize,
+) -> Result<Dropout> {
+    let (PlacementRule::Own(_), Some(group)) = (rule, &tape.session().tensor_group) else {
+        return Ok(dropout);
+    };
+    let lens = even_lens(all, group.size());
+    let rank = group.rank();
+    if lens[rank] != own {
+        let problem = format!("attention: rank {rank} has {own} heads of {all}, whose dropout is not known");
+        return Err(TensorError::placement(problem));
+    }
+    let rows = SampleRows { first: lens[..rank].iter().sum(), all };
+    Ok(Dropout { rows: Some(rows), ..dropout })
+}
+
+/// The rule of attention: heads do not depend on each other, so ranks may have some of them.
+fn rule_of_heads(operands: &[&Value]) -> PlacementRule {
+    let heads = Placement::Shard { dim: 2 };
+    match operands.iter().all(|operand| operand.placement() == Some(heads)) {
+        true => PlacementRule::Own(heads),
+        false => PlacementRule::Whole,
+    }
+}
+
+/// Takes a projection [N, T, (heads + 2·key heads)·D] apart: queries [N, T, heads, D], keys and values [N, T, key heads, D]. A rank that
+/// has some of the heads has the parts of all three.
+///
+/// # Errors
+/// If the shape is another.
+pub fn projected_heads(
+    tape: &Tape,
+    projected: &Value,
+    heads: impl Into<AttentionHeads>,
+) -> Result<[Value; 3]> {
+    let AttentionHeads { queries, keys } = heads.into();
+    let &[batch, length, all] = projected.dims() else {
+        return Err(TensorError::shape(OP, format!("expected [N, T, C], not {:?}", projected.shape())));
+    };
+    let dim = all / (queries + 2 * keys).max(1);
+    if (queries + 2 * keys) * dim != all {
+        let problem =
+            format!("{all} elements are not those of {queries} queries, {keys} keys and {keys} values");
+        return Err(TensorError::shape(OP, problem));
+    }
+    let rule = match rule_of_heads(&[projected]) {
+        PlacementRule::Whole => moved("narrow", projected, |_| None)?,
+        of_heads => of_heads,
+    };
+    let mut start = 0;
+    let mut part = |heads: usize| {
+        let range = start..start + heads * dim;
+        start = range.end;
+        let part = narrow_by(tape, rule, projected, (2, range))?;
+        super::reshape(tape, &part, (batch, length, heads, dim))
+    };
+    Ok([part(queries)?, part(keys)?, part(keys)?])
+}
+
+/// Returns the rows of part `index` of the `parts` that a joint projection has in its weight [O, I] or its bias `[O]`: those of the
+/// queries, the keys or the values. A rank that has some of the heads has the rows of its heads.
+///
+/// # Errors
+/// If the parts do not divide the rows, or the value is cut along another dimension.
+pub fn projection_part(tape: &Tape, value: &Value, index: usize, parts: usize) -> Result<Value> {
+    let rows = value.dims().first().copied().unwrap_or(0);
+    if index >= parts || !rows.is_multiple_of(parts) {
+        let problem = format!("part {index} of {parts} of the rows of {:?}", value.shape());
+        return Err(TensorError::shape(OP, problem));
+    }
+    let rule = match value.placement() {
+        Some(rows @ Placement::Shard { dim: 0 }) => PlacementRule::Own(rows),
+        _ => moved("narrow", value, Some)?,
+    };
+    narrow_by(tape, rule, value, (0, index * rows / parts..(index + 1) * rows / parts))
 }
 
 fn contiguous(arrays: impl Iterator<Item = Result<Array>>) -> Result<Vec<Array>> {

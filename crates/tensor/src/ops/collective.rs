@@ -22,6 +22,11 @@
 //! | [`gather_from_group`] | y_r = [x_0 … x_(n−1)] | part r of g_r |
 //! | [`split_to_group`] | y_r = part r of x | [g_0 … g_(n−1)] |
 //!
+//! Where the ranks compute parts of the same layers ([`Session::tensor_group`](crate::Session)), these ops change the placement of a
+//! value ([`Placement`]) and refuse other values than theirs: [`copy_to_group`] makes `Copied` of `Same`, [`reduce_from_group`] `Same`
+//! of `Partial`, [`all_reduce`] `Copied` of `Partial`, [`gather_from_group`] `Same` and [`all_gather`] `Copied` of `Shard`,
+//! [`split_to_group`] `Shard` of `Same`, and [`reduce_scatter`] `Shard` of `Partial`.
+//!
 //! [`reduce_scatter`] is right in both cases, because each rank has a different part of y. (Shoeybi et al. 2019; Korthikanti et
 //! al. 2022.)
 //!
@@ -34,7 +39,7 @@ use candle_core::DType;
 use super::rank_split::{RankSplit, summable};
 use crate::backend::Array;
 use crate::group::ProcessGroup;
-use crate::tape::{Tape, Value};
+use crate::tape::{Placement, PlacementRule, Tape, Value};
 use crate::{Context, Result, TensorError};
 
 /// Computes Σ_s x_s on every rank. The loss is the sum of the ranks' losses, so the gradient is the sum of the ranks'
@@ -44,9 +49,10 @@ use crate::{Context, Result, TensorError};
 /// Errors of the transport, also if ranks have different numbers of elements.
 pub fn all_reduce(tape: &Tape, x: &Value, group: &Arc<dyn ProcessGroup>) -> Result<Value> {
     const OP: &str = "all_reduce";
-    let output = summed(OP, tape.context(), group.as_ref(), &x.array()?)?;
+    let rule = rule(tape, group, (OP, x), Placement::Partial, Placement::Copied)?;
+    let output = summed(OP, tape.context(), group.as_ref(), &x.part()?)?;
     let group = group.clone();
-    tape.push(OP, &[x], output, move |tape, grad, grads| {
+    tape.push_by(rule, OP, &[x], output, move |tape, grad, grads| {
         grads.add(0, summed(OP, tape.context(), group.as_ref(), grad)?)
     })
 }
@@ -77,9 +83,10 @@ pub(crate) fn all_gather_stored(
 ) -> Result<Value> {
     const OP: &str = "all_gather";
     let split = RankSplit::of_part(OP, group.as_ref(), x.dims(), dim, lens)?;
-    let output = split.gathered(tape.context(), group.as_ref(), &x.array()?, dtype)?;
+    let rule = rule(tape, group, (OP, x), Placement::Shard { dim }, Placement::Copied)?;
+    let output = split.gathered(tape.context(), group.as_ref(), &x.part()?, dtype)?;
     let group = group.clone();
-    tape.push(OP, &[x], output, move |tape, grad, grads| {
+    tape.push_by(rule, OP, &[x], output, move |tape, grad, grads| {
         grads.add(0, split.scattered(tape.context(), group.as_ref(), grad)?)
     })
 }
@@ -99,9 +106,10 @@ pub fn reduce_scatter(
 ) -> Result<Value> {
     const OP: &str = "reduce_scatter";
     let split = RankSplit::of_whole(OP, group.as_ref(), x.dims(), dim, lens)?;
-    let output = split.scattered(tape.context(), group.as_ref(), &x.array()?)?;
+    let rule = rule(tape, group, (OP, x), Placement::Partial, Placement::Shard { dim })?;
+    let output = split.scattered(tape.context(), group.as_ref(), &x.part()?)?;
     let group = group.clone();
-    tape.push(OP, &[x], output, move |tape, grad, grads| {
+    tape.push_by(rule, OP, &[x], output, move |tape, grad, grads| {
         grads.add(0, split.gathered(tape.context(), group.as_ref(), grad, grad.dtype())?)
     })
 }
@@ -113,9 +121,10 @@ pub fn reduce_scatter(
 /// Errors of the transport, in backward.
 pub fn copy_to_group(tape: &Tape, x: &Value, group: &Arc<dyn ProcessGroup>) -> Result<Value> {
     const OP: &str = "copy_to_group";
-    let output = x.array()?;
+    let rule = rule(tape, group, (OP, x), Placement::Same, Placement::Copied)?;
+    let output = x.part()?;
     let group = group.clone();
-    tape.push(OP, &[x], output, move |tape, grad, grads| {
+    tape.push_by(rule, OP, &[x], output, move |tape, grad, grads| {
         grads.add(0, summed(OP, tape.context(), group.as_ref(), grad)?)
     })
 }
@@ -127,8 +136,9 @@ pub fn copy_to_group(tape: &Tape, x: &Value, group: &Arc<dyn ProcessGroup>) -> R
 /// Errors of the transport.
 pub fn reduce_from_group(tape: &Tape, x: &Value, group: &Arc<dyn ProcessGroup>) -> Result<Value> {
     const OP: &str = "reduce_from_group";
-    let output = summed(OP, tape.context(), group.as_ref(), &x.array()?)?;
-    tape.push(OP, &[x], output, |_, grad, grads| grads.share(0, grad.clone()))
+    let rule = rule(tape, group, (OP, x), Placement::Partial, Placement::Same)?;
+    let output = summed(OP, tape.context(), group.as_ref(), &x.part()?)?;
+    tape.push_by(rule, OP, &[x], output, |_, grad, grads| grads.share(0, grad.clone()))
 }
 
 /// Concatenates the ranks' values along `dim`, for a replicated computation; rank r has `lens[r]`. The gradient is
@@ -145,9 +155,10 @@ pub fn gather_from_group(
 ) -> Result<Value> {
     const OP: &str = "gather_from_group";
     let split = RankSplit::of_part(OP, group.as_ref(), x.dims(), dim, lens)?;
-    let part = x.array()?;
+    let rule = rule(tape, group, (OP, x), Placement::Shard { dim }, Placement::Same)?;
+    let part = x.part()?;
     let output = split.gathered(tape.context(), group.as_ref(), &part, part.dtype())?;
-    tape.push(OP, &[x], output, move |tape, grad, grads| {
+    tape.push_by(rule, OP, &[x], output, move |tape, grad, grads| {
         grads.share(0, split.own_part(tape.context(), grad)?)
     })
 }
@@ -166,11 +177,33 @@ pub fn split_to_group(
 ) -> Result<Value> {
     const OP: &str = "split_to_group";
     let split = RankSplit::of_whole(OP, group.as_ref(), x.dims(), dim, lens)?;
-    let output = split.own_part(tape.context(), &x.array()?)?;
+    let rule = rule(tape, group, (OP, x), Placement::Same, Placement::Shard { dim })?;
+    let output = split.own_part(tape.context(), &x.part()?)?;
     let group = group.clone();
-    tape.push(OP, &[x], output, move |tape, grad, grads| {
+    tape.push_by(rule, OP, &[x], output, move |tape, grad, grads| {
         grads.add(0, split.gathered(tape.context(), group.as_ref(), grad, grad.dtype())?)
     })
+}
+
+/// Returns the rule of an operation over `group`. Over the ranks that compute parts of the same layers it takes a value of
+/// placement `from` and makes one of `to`; over others it takes whole values.
+fn rule(
+    tape: &Tape,
+    group: &Arc<dyn ProcessGroup>,
+    (op, x): (&'static str, &Value),
+    from: Placement,
+    to: Placement,
+) -> Result<PlacementRule> {
+    let own = tape.session().tensor_group.as_ref();
+    if !own.is_some_and(|own| Arc::ptr_eq(own, group)) {
+        return Ok(PlacementRule::Whole);
+    }
+    match x.placement() {
+        Some(found) if found != from => {
+            Err(TensorError::placement(format!("{op}: the input is {found}, and it takes {from}")))
+        }
+        _ => Ok(PlacementRule::Own(to)),
+    }
 }
 
 fn summed(op: &'static str, context: &Context, group: &dyn ProcessGroup, x: &Array) -> Result<Array> {

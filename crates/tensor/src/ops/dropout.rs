@@ -25,7 +25,7 @@ pub(super) fn drawn(tape: &Tape, p: f64) -> Result<Option<Dropout>> {
     }
     let first_sample = tape.session().sample_offset;
     let active = tape.training() && p > 0.0;
-    Ok(active.then(|| Dropout { key: tape.next_key(), p, first_sample }))
+    Ok(active.then(|| Dropout { key: tape.next_key(), p, first_sample, rows: None }))
 }
 
 /// In training, sets each element to zero with probability `p` and divides the others by 1 − p (Srivastava et al.

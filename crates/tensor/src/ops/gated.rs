@@ -1,6 +1,6 @@
 //! Gated linear units (Shazeer 2020).
 
-use crate::tape::{Tape, Value};
+use crate::tape::{PlacementRule, Tape, Value};
 use crate::{Context, Result, TensorError};
 
 /// Computes value·gelu(gate) (GEGLU, Shazeer 2020): [.., 2·width] to [.., width]. The last dimension of `x` has the
@@ -17,7 +17,7 @@ pub fn geglu(tape: &Tape, x: &Value) -> Result<Value> {
     let output = input.backend(tape.context()).geglu(&input)?;
     let again = input.clone();
     let compute = move |context: &Context| again.backend(context).geglu(&again);
-    tape.push_remade("geglu", &[x], output, compute, move |tape, grad, grads| {
+    tape.push_remade(("geglu", PlacementRule::Whole), &[x], output, compute, move |tape, grad, grads| {
         let grad = grad.contiguous()?;
         grads.add(0, grad.backend(tape.context()).geglu_backward(&input, &grad)?)
     })
@@ -31,11 +31,12 @@ pub fn swiglu(tape: &Tape, gate: &Value, value: &Value) -> Result<Value> {
     if gate.shape() != value.shape() {
         return Err(TensorError::unequal("swiglu", gate.shape(), value.shape()));
     }
-    let (gate_t, value_t) = (gate.array()?.contiguous()?, value.array()?.contiguous()?);
+    let (gate_t, value_t) = (gate.part()?.contiguous()?, value.part()?.contiguous()?);
     let output = gate_t.backend(tape.context()).swiglu(&gate_t, &value_t)?;
     let again = [gate_t.clone(), value_t.clone()];
     let compute = move |context: &Context| again[0].backend(context).swiglu(&again[0], &again[1]);
-    tape.push_remade("swiglu", &[gate, value], output, compute, move |tape, grad, grads| {
+    let op = ("swiglu", PlacementRule::Elementwise);
+    tape.push_remade(op, &[gate, value], output, compute, move |tape, grad, grads| {
         let grad = grad.contiguous()?;
         let [dgate, dvalue] = grad.backend(tape.context()).swiglu_backward(&gate_t, &value_t, &grad)?;
         grads.add(0, dgate)?;

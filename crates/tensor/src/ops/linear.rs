@@ -4,9 +4,10 @@ use candle_core::{DType, Shape};
 
 pub use crate::backend::WeightLayout;
 
+use super::cut::{copy_for_parts, param_for, stored_as, sum_of_parts};
 use crate::backend::{Array, Factor, LinearProduct, MatrixProduct};
 use crate::storage::wide;
-use crate::tape::{Op, Tape, Value};
+use crate::tape::{Op, Placement, PlacementRule, Tape, Value};
 use crate::{Result, TensorError};
 
 const OP: &str = "linear";
@@ -30,7 +31,61 @@ fn same_type(op: &'static str, a: &Array, b: &Array) -> Result<()> {
     Err(TensorError::shape(op, format!("element types {:?} and {:?}", a.dtype(), b.dtype())))
 }
 
+/// The dimension of a weight of which a rank has a portion.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cut {
+    Outputs,
+    Inputs,
+}
+
 impl<'a> LinearWeight<'a> {
+    /// Returns the dimension that is cut over ranks, if one is.
+    fn cut(&self) -> Option<Cut> {
+        let Some(Placement::Shard { dim }) = self.weight.placement() else { return None };
+        let outputs = match self.layout {
+            WeightLayout::OutputsFirst => 0,
+            WeightLayout::InputsFirst => 1,
+        };
+        Some(if dim == outputs { Cut::Outputs } else { Cut::Inputs })
+    }
+
+    /// Returns the rule for the placements of a product with `x`.
+    fn rule(&self, x: &Value) -> Result<PlacementRule> {
+        let last = x.dims().len().saturating_sub(1);
+        let shard = |dim| Some(Placement::Shard { dim });
+        let bias = self.bias.and_then(Value::placement);
+        let wrong = |needs: &str| {
+            let found = x.placement().map_or_else(|| "a constant".to_owned(), |found| found.to_string());
+            let name = self.weight.param().map_or("weight", |param| param.name());
+            let cut = match self.cut() {
+                Some(Cut::Outputs) => "a portion of the outputs",
+                Some(Cut::Inputs) => "a portion of the inputs",
+                None => "all elements",
+            };
+            let problem =
+                format!("linear: `{name}` has {cut} on this rank, and {needs}; x {:?} is {found}", x.shape());
+            Err(TensorError::placement(problem))
+        };
+        match (self.cut(), x.placement()) {
+            (Some(Cut::Outputs), _) if self.bias.is_some() && bias != shard(0) => {
+                wrong("its bias needs the same portion")
+            }
+            (Some(Cut::Outputs), None | Some(Placement::Copied)) => {
+                Ok(PlacementRule::Own(Placement::Shard { dim: last }))
+            }
+            (Some(Cut::Outputs), _) => wrong("takes whole rows"),
+            (Some(Cut::Inputs), found) if found == shard(last) && self.bias.is_none() => {
+                Ok(PlacementRule::Own(Placement::Partial))
+            }
+            (Some(Cut::Inputs), _) => wrong(
+                "takes a shard of the last dimension, as a layer with a portion of the outputs makes it",
+            ),
+            (None, found) if found == shard(last) => wrong("takes whole rows"),
+            (None, Some(other @ Placement::Shard { .. })) => Ok(PlacementRule::Own(other)),
+            (None, _) => Ok(PlacementRule::Whole),
+        }
+    }
+
     /// Returns a weight [O, I] without a bias.
     pub fn new(weight: &'a Value) -> Self {
         Self { weight, layout: WeightLayout::OutputsFirst, bias: None }
@@ -72,10 +127,32 @@ pub fn linear(tape: &Tape, x: &Value, weight: &Value, bias: Option<&Value>) -> R
 
 /// Computes x·W + b with a weight of either order: `x` is [.., I] and the result [.., O].
 ///
+/// Where layers are cut over ranks, the weight says how. With the rows of some outputs, `x` is the same on all ranks, and the result a
+/// shard of the outputs. With the columns of some inputs, `x` is a shard of the inputs; the ranks' parts are added up, then the bias.
+///
 /// # Errors
-/// If the shapes do not match.
-pub fn linear_by(tape: &Tape, x: &Value, weight: LinearWeight<'_>) -> Result<Value> {
-    linear_stored(tape, x, weight, tape.session().precision.product(x.dtype()?))
+/// If the shapes or the placements do not match.
+pub fn linear_by(tape: &Tape, x: &Value, of: LinearWeight<'_>) -> Result<Value> {
+    let dtype = tape.session().precision.product(x.dtype()?);
+    match of.cut() {
+        None => {
+            of.rule(x)?;
+            let weight = &param_for(tape, of.weight, x)?;
+            let bias = of.bias.map(|bias| param_for(tape, bias, x)).transpose()?;
+            linear_stored(tape, x, LinearWeight { weight, bias: bias.as_ref(), ..of }, dtype)
+        }
+        Some(Cut::Outputs) => linear_stored(tape, &copy_for_parts(tape, x)?, of, dtype),
+        Some(Cut::Inputs) => {
+            // Parts are rounded after they were added up.
+            let part = linear_stored(tape, x, LinearWeight { bias: None, ..of }, wide(dtype))?;
+            let sum = sum_of_parts(tape, &part)?;
+            let sum = match of.bias {
+                Some(bias) => super::broadcast_add(tape, &sum, bias)?,
+                None => sum,
+            };
+            stored_as(tape, &sum, dtype)
+        }
+    }
 }
 
 /// Returns the copy of a weight in bf16 that a session keeps for products of `rows` rows, if it keeps one.
@@ -96,11 +173,12 @@ pub(crate) fn linear_stored(tape: &Tape, x: &Value, of: LinearWeight<'_>, dtype:
     if let Some(last) = shape.last_mut() {
         *last = outputs;
     }
+    let rule = of.rule(x)?;
     let output = {
-        let (x, w) = (x.array()?.contiguous()?, weight.array()?.contiguous()?);
+        let (x, w) = (x.part()?.contiguous()?, weight.part()?.contiguous()?);
         same_type(OP, &x, &w)?;
         let w = kept(tape, weight, rows)?.unwrap_or(w);
-        let bias = bias.map(|bias| bias.array()?.contiguous()).transpose()?;
+        let bias = bias.map(|bias| bias.part()?.contiguous()).transpose()?;
         let (precision, shape) = (tape.session().precision, &shape.into());
         let (x, weight, bias) = (&x, layout.factor(&w), bias.as_ref());
         let of = LinearProduct { sizes, x, weight, bias, shape, precision, dtype };
@@ -110,32 +188,38 @@ pub(crate) fn linear_stored(tape: &Tape, x: &Value, of: LinearWeight<'_>, dtype:
     tape.count_forward(multiply_adds);
     let (x_saved, w_saved) = (x.save(), weight.save());
     let none = Value::absent()?;
-    tape.push(Op::Linear(layout), &[x, weight, bias.unwrap_or(&none)], output, move |tape, grad, grads| {
-        let grad = grad.contiguous()?;
-        let backend = grad.backend(tape.context());
-        let (precision, dtype) = (tape.session().precision, wide(grad.dtype()));
-        if let Some(dtype) = grads.dtype(0) {
-            let w = w_saved.array()?.contiguous()?;
-            same_type(OP, &grad, &w)?;
-            let (sizes, a, b) =
-                ([1, rows, inputs, outputs], Factor::plain(&grad), layout.factor(&w).turned());
-            let of = MatrixProduct { sizes, a, b, shape: &x_shape, precision, dtype };
-            tape.count_backward(multiply_adds);
-            grads.add(0, backend.matmul(of)?)?;
-        }
-        grads.write(backend, [(1, &layout.dims(inputs, outputs))], dtype, |[to]| match to {
-            Some(to) => {
-                let x = &x_saved.array()?.contiguous()?;
+    tape.push_by(
+        rule,
+        Op::Linear(layout),
+        &[x, weight, bias.unwrap_or(&none)],
+        output,
+        move |tape, grad, grads| {
+            let grad = grad.contiguous()?;
+            let backend = grad.backend(tape.context());
+            let (precision, dtype) = (tape.session().precision, wide(grad.dtype()));
+            if let Some(dtype) = grads.dtype(0) {
+                let w = w_saved.array()?.contiguous()?;
+                same_type(OP, &grad, &w)?;
+                let (sizes, a, b) =
+                    ([1, rows, inputs, outputs], Factor::plain(&grad), layout.factor(&w).turned());
+                let of = MatrixProduct { sizes, a, b, shape: &x_shape, precision, dtype };
                 tape.count_backward(multiply_adds);
-                backend.linear_backward_weight(layout.weight_grad(sizes, &grad, x, precision), to)
+                grads.add(0, backend.matmul(of)?)?;
             }
-            None => Ok(()),
-        })?;
-        if grads.wants(2) {
-            grads.add(2, backend.linear_backward_bias(sizes, &grad)?)?;
-        }
-        Ok(())
-    })
+            grads.write(backend, [(1, &layout.dims(inputs, outputs))], dtype, |[to]| match to {
+                Some(to) => {
+                    let x = &x_saved.array()?.contiguous()?;
+                    tape.count_backward(multiply_adds);
+                    backend.linear_backward_weight(layout.weight_grad(sizes, &grad, x, precision), to)
+                }
+                None => Ok(()),
+            })?;
+            if grads.wants(2) {
+                grads.add(2, backend.linear_backward_bias(sizes, &grad)?)?;
+            }
+            Ok(())
+        },
+    )
 }
 
 /// Multiplies batches of matrices, [.., M, K] and [.., K, N] with equal leading dimensions.

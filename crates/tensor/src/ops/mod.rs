@@ -10,6 +10,7 @@ mod batch_norm;
 mod collective;
 mod conv;
 mod conv_transpose;
+mod cut;
 mod dropout;
 mod embedding;
 mod fill;
@@ -29,7 +30,7 @@ pub use activation::{
     tanh, unary,
 };
 pub use arithmetic::{add, add_scalar, broadcast_add, broadcast_mul, mul, scale, sub};
-pub use attention::{AttentionOptions, attention, self_attention, softmax};
+pub use attention::{AttentionOptions, attention, projected_heads, projection_part, self_attention, softmax};
 pub use batch_norm::{BatchNormAffine, BatchNormStats, FusedActivation, batch_norm2d};
 pub(crate) use collective::all_gather_stored;
 pub use collective::{
@@ -38,6 +39,7 @@ pub use collective::{
 };
 pub use conv::{Conv2dOptions, conv2d};
 pub use conv_transpose::conv_transpose2d;
+pub(crate) use cut::param_for;
 pub use dropout::{dropout, gaussian_noise};
 pub use embedding::{embedding, embedding_with_fixed, select_positions, select_rows};
 pub use fill::full_like;

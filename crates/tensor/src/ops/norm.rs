@@ -1,7 +1,8 @@
 //! Layer and group normalisation, and unit length.
 
+use super::param_for;
 use crate::backend::{Array, GroupShape, NormBackward, NormGrads, NormPass, RmsNormBackward};
-use crate::tape::{Grads, Op, Tape, Value};
+use crate::tape::{Grads, Op, PlacementRule, Tape, Value};
 use crate::{Context, Result, TensorError};
 
 /// Checks that `gamma` and `beta` are [channels].
@@ -22,7 +23,8 @@ pub fn layer_norm(tape: &Tape, x: &Value, gamma: &Value, beta: &Value, eps: f64)
     const OP: &str = "layer_norm";
     let width = x.dims().last().copied().unwrap_or(0);
     check_affine(OP, width, gamma, beta)?;
-    let input = x.array()?.contiguous()?;
+    let (gamma, beta) = (&param_for(tape, gamma, x)?, &param_for(tape, beta, x)?);
+    let input = x.part()?.contiguous()?;
     let (gamma_t, beta_t) = (gamma.array()?.contiguous()?, beta.array()?.contiguous()?);
     let of = NormPass { x: &input, gamma: &gamma_t, beta: &beta_t, eps };
     let normed = input.backend(tape.context()).layer_norm(of)?;
@@ -33,7 +35,7 @@ pub fn layer_norm(tape: &Tape, x: &Value, gamma: &Value, beta: &Value, eps: f64)
         let of = NormPass { x: &again, gamma: &affine[0], beta: &affine[1], eps };
         Ok(again.backend(context).layer_norm(of)?.output)
     };
-    let op = Op::LayerNorm { eps };
+    let op = (Op::LayerNorm { eps }, PlacementRule::Elementwise);
     tape.push_remade(op, &[x, gamma, beta], normed.output, compute, move |tape, grad, grads| {
         let (dy, gamma) = (grad.contiguous()?, gamma_saved.array()?.contiguous()?);
         let from = NormBackward { x: &input, dy: &dy, gamma: &gamma, mean: &mean, inv_std: &inv_std };
@@ -93,7 +95,7 @@ pub fn group_norm(
         let of = NormPass { x: &again, gamma: &affine[0], beta: &affine[1], eps };
         Ok(again.backend(context).group_norm(shape, of)?.output)
     };
-    let op = Op::GroupNorm { groups, eps };
+    let op = (Op::GroupNorm { groups, eps }, PlacementRule::Whole);
     tape.push_remade(op, &[x, gamma, beta], normed.output, compute, move |tape, grad, grads| {
         let (dy, gamma) = (grad.contiguous()?, gamma_saved.array()?.contiguous()?);
         let from = NormBackward { x: &input, dy: &dy, gamma: &gamma, mean: &mean, inv_std: &inv_std };
@@ -112,7 +114,8 @@ pub fn rms_norm(tape: &Tape, x: &Value, gamma: &Value, eps: f64) -> Result<Value
         let problem = format!("expected a weight [{width}], not {:?}", gamma.shape());
         return Err(TensorError::shape(OP, problem));
     }
-    let (input, gamma_t) = (x.array()?.contiguous()?, gamma.array()?.contiguous()?);
+    let gamma = &param_for(tape, gamma, x)?;
+    let (input, gamma_t) = (x.part()?.contiguous()?, gamma.array()?.contiguous()?);
     let [output, inv_rms] = input.backend(tape.context()).rms_norm(&input, &gamma_t, eps)?;
     let gamma_saved = gamma.save();
     let (again, kept_gamma) = (input.clone(), copied(tape, &gamma_t)?);
@@ -120,7 +123,8 @@ pub fn rms_norm(tape: &Tape, x: &Value, gamma: &Value, eps: f64) -> Result<Value
         let [output, _] = again.backend(context).rms_norm(&again, &kept_gamma, eps)?;
         Ok(output)
     };
-    tape.push_remade(OP, &[x, gamma], output, compute, move |tape, grad, grads| {
+    let op = (OP, PlacementRule::Elementwise);
+    tape.push_remade(op, &[x, gamma], output, compute, move |tape, grad, grads| {
         let (dy, gamma) = (grad.contiguous()?, gamma_saved.array()?.contiguous()?);
         let from = RmsNormBackward { x: &input, dy: &dy, gamma: &gamma, inv_rms: &inv_rms };
         let before = grads.take_contiguous(0)?;

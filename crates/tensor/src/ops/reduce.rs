@@ -1,6 +1,7 @@
 //! Sums and means, in f32 for elements of 16 bits.
 
-use crate::tape::{Op, Tape, Value};
+use super::cut::moved;
+use crate::tape::{Op, Placement, PlacementRule, Tape, Value};
 use crate::{Result, TensorError};
 
 /// Sums all elements to a scalar; f32 for elements of 16 bits.
@@ -42,9 +43,13 @@ pub fn sum_over(tape: &Tape, x: &Value, dim: usize) -> Result<Value> {
     if dim >= shape.rank() {
         return Err(TensorError::shape("sum_over", format!("{shape:?} has no dimension {dim}")));
     }
-    let x_t = x.array()?;
+    let rule = match x.placement() {
+        Some(Placement::Shard { dim: cut }) if cut == dim => PlacementRule::Own(Placement::Partial),
+        _ => moved("sum_over", x, |cut| Some(if cut > dim { cut - 1 } else { cut }))?,
+    };
+    let x_t = x.part()?;
     let output = x_t.backend(tape.context()).sum_over(&x_t, dim)?;
-    tape.push(Op::SumOver(dim), &[x], output, move |tape, grad, grads| {
+    tape.push_by(rule, Op::SumOver(dim), &[x], output, move |tape, grad, grads| {
         let mut kept = shape.dims().to_vec();
         kept[dim] = 1;
         let repeated = grad.backend(tape.context()).broadcast_as(&grad.reshape(kept)?, &shape)?;

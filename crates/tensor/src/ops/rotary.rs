@@ -2,7 +2,7 @@
 
 use super::Indices;
 use crate::backend::RotaryAngles;
-use crate::tape::{Tape, Value};
+use crate::tape::{Placement, PlacementRule, Tape, Value};
 use crate::{Result, TensorError};
 
 const OP: &str = "rotary";
@@ -45,10 +45,15 @@ pub fn rotary(tape: &Tape, x: &Value, [cos, sin]: [&Value; 2]) -> Result<Value> 
             return Err(TensorError::shape(OP, problem));
         }
     }
-    let input = x.array()?.contiguous()?;
+    let rule = match x.placement() {
+        // Pairs lie apart.
+        Some(Placement::Shard { dim }) if dim + 1 == x.dims().len() => PlacementRule::Whole,
+        _ => PlacementRule::Elementwise,
+    };
+    let input = x.part()?.contiguous()?;
     let angles = RotaryAngles { cos: cos.array()?.contiguous()?, sin: sin.array()?.contiguous()? };
     let output = input.backend(tape.context()).rotary(&input, &angles, false)?;
-    tape.push(OP, &[x], output, move |tape, grad, grads| {
+    tape.push_by(rule, OP, &[x], output, move |tape, grad, grads| {
         let grad = grad.contiguous()?;
         grads.add(0, grad.backend(tape.context()).rotary(&grad, &angles, true)?)
     })

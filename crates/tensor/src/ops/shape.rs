@@ -1,8 +1,11 @@
 //! Operations that move elements without changing them.
 
+use std::ops::Range;
+
 use candle_core::Shape;
 
-use crate::tape::{Op, Tape, Value};
+use super::cut::{moved, reshaped};
+use crate::tape::{Op, Placement, PlacementRule, Tape, Value};
 use crate::{Result, TensorError};
 
 /// Views the elements in row-major order under another shape.
@@ -16,8 +19,9 @@ pub fn reshape(tape: &Tape, x: &Value, shape: impl Into<Shape>) -> Result<Value>
         return Err(TensorError::shape("reshape", problem));
     }
     let before = x.shape().clone();
-    let output = x.array()?.reshape(shape)?;
-    tape.push(Op::Reshape, &[x], output, move |_, grad, grads| grads.share(0, grad.reshape(before)?))
+    let rule = moved("reshape", x, |dim| reshaped(x.dims(), shape.dims(), dim))?;
+    let output = x.part()?.reshape(shape)?;
+    tape.push_by(rule, Op::Reshape, &[x], output, move |_, grad, grads| grads.share(0, grad.reshape(before)?))
 }
 
 /// Permutes the dimensions.
@@ -34,9 +38,10 @@ pub fn permute(tape: &Tape, x: &Value, dims: &[usize]) -> Result<Value> {
     if dims.len() != x.dims().len() || inverse.contains(&usize::MAX) {
         return Err(TensorError::shape("permute", format!("{dims:?} for shape {:?}", x.shape())));
     }
-    let x_t = x.array()?;
+    let rule = moved("permute", x, |dim| dims.iter().position(|from| *from == dim))?;
+    let x_t = x.part()?;
     let output = x_t.backend(tape.context()).permute(&x_t, dims)?;
-    tape.push(Op::Permute(dims.to_vec()), &[x], output, move |tape, grad, grads| {
+    tape.push_by(rule, Op::Permute(dims.to_vec()), &[x], output, move |tape, grad, grads| {
         grads.share(0, grad.backend(tape.context()).permute(grad, &inverse)?)
     })
 }
@@ -66,9 +71,21 @@ pub fn narrow(tape: &Tape, x: &Value, dim: usize, start: usize, len: usize) -> R
         let problem = format!("{len} from {start} of dimension {dim} for shape {:?}", x.shape());
         return Err(TensorError::shape("narrow", problem));
     };
-    let x_t = x.array()?;
+    let rule = moved("narrow", x, |cut| (cut != dim || len == size).then_some(cut))?;
+    narrow_by(tape, rule, x, (dim, start..start + len))
+}
+
+/// As [`narrow`], by a rule for placements.
+pub(super) fn narrow_by(
+    tape: &Tape,
+    rule: PlacementRule,
+    x: &Value,
+    (dim, range): (usize, Range<usize>),
+) -> Result<Value> {
+    let (size, start, len) = (x.dims()[dim], range.start, range.len());
+    let x_t = x.part()?;
     let output = x_t.backend(tape.context()).narrow(&x_t, dim, start, len)?;
-    tape.push(Op::Narrow { dim, start, len }, &[x], output, move |tape, grad, grads| {
+    tape.push_by(rule, Op::Narrow { dim, start, len }, &[x], output, move |tape, grad, grads| {
         let padded = grad.backend(tape.context()).pad_with_zeros(grad, dim, start, size - start - len)?;
         // The full range needs no padding: the gradient is the output's.
         if len == size { grads.share(0, padded) } else { grads.add(0, padded) }
@@ -86,9 +103,10 @@ pub fn pad_with_zeros(tape: &Tape, x: &Value, dim: usize, before: usize, after: 
     if before + after == 0 {
         return Ok(x.clone());
     }
-    let x_t = x.array()?;
+    let rule = moved("pad_with_zeros", x, |cut| (cut != dim).then_some(cut))?;
+    let x_t = x.part()?;
     let output = x_t.backend(tape.context()).pad_with_zeros(&x_t, dim, before, after)?;
-    tape.push(Op::Pad { dim, before, after }, &[x], output, move |tape, grad, grads| {
+    tape.push_by(rule, Op::Pad { dim, before, after }, &[x], output, move |tape, grad, grads| {
         grads.share(0, grad.backend(tape.context()).narrow(grad, dim, before, size)?)
     })
 }
@@ -98,13 +116,23 @@ pub fn pad_with_zeros(tape: &Tape, x: &Value, dim: usize, before: usize, after: 
 /// # Errors
 /// If the other dimensions differ, or there are no values.
 pub fn cat(tape: &Tape, values: &[&Value], dim: usize) -> Result<Value> {
-    let arrays = values.iter().map(|value| value.array()).collect::<Result<Vec<_>>>()?;
+    let arrays = values.iter().map(|value| value.part()).collect::<Result<Vec<_>>>()?;
     let Some(first) = arrays.first() else {
         return Err(TensorError::shape("cat", "no values"));
     };
     let lens: Vec<usize> = values.iter().map(|value| value.dims().get(dim).copied().unwrap_or(0)).collect();
+    let placement = values.first().and_then(|value| value.placement());
+    let rule = match placement {
+        Some(is @ (Placement::Shard { .. } | Placement::Partial))
+            if is != Placement::Shard { dim }
+                && values.iter().all(|value| value.placement() == placement) =>
+        {
+            PlacementRule::Own(is)
+        }
+        _ => PlacementRule::Whole,
+    };
     let output = first.backend(tape.context()).cat(&arrays, dim)?;
-    tape.push(Op::Cat(dim), values, output, move |tape, grad, grads| {
+    tape.push_by(rule, Op::Cat(dim), values, output, move |tape, grad, grads| {
         let mut start = 0;
         for (index, len) in lens.into_iter().enumerate() {
             if grads.wants(index) {

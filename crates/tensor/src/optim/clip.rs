@@ -9,7 +9,7 @@ use crate::store::ParamBucket;
 use crate::{Context, Result};
 
 /// Returns the sum of squares of the gradients of owned elements, in f64 and a fixed order: a scalar on their device,
-/// or on the host if some are there. Ranks with shards add theirs up.
+/// or on the host if some are there. Ranks with shards add theirs up. Elements that count on another rank are left out.
 ///
 /// # Errors
 /// Errors of the back end.
@@ -38,7 +38,7 @@ fn total(
     let on_host = params.iter().any(|param| param.trainable() && param.storage_device().is_host());
     for param in trained(params) {
         let Some(grads) = param.owned_grads()? else { continue };
-        for group in param.owned_groups() {
+        for group in param.owned_groups().into_iter().filter(|group| group.counts) {
             let part = of(grads.narrow(group.range)?.array())?;
             let part = if on_host { part.to_host()?.into() } else { part };
             match &total {

@@ -81,7 +81,7 @@ impl Lamb {
         let mut kinds = self.moments.both();
         each_owned_unchanged(params, &mut kinds, context, |bucket| {
             let BucketUpdate { param, values, grads, states, backend } = bucket;
-            for group in param.owned_groups().into_iter().filter(|group| group.decay) {
+            for group in param.owned_groups().into_iter().filter(|group| group.decay && group.counts) {
                 let at = group.range.clone();
                 let part = |flat: &FlatStorage| flat.narrow(at.clone());
                 let (weights, grads) = (part(values)?, part(grads)?);

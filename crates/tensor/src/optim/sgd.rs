@@ -54,7 +54,7 @@ impl Optimizer for Sgd {
                 weight_decay: if decay { weight_decay } else { 0.0 },
                 first: false,
             };
-            for OwnedGroup { range, decay, rate } in param.owned_groups() {
+            for OwnedGroup { range, decay, rate, .. } in param.owned_groups() {
                 let (weights, grads) = (values.narrow(range.clone())?, grads.narrow(range.clone())?);
                 let buffer = states.first().map(|buffer| buffer.narrow(range)).transpose()?;
                 let buffer = buffer.as_ref().map(FlatStorage::array);

@@ -1,28 +1,46 @@
 //! The layout of parameters in buckets, decided once from blocks and sizes.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use candle_core::{DType, Shape};
 
-use super::BuildOptions;
 use super::spec::{ParamKind, ParamSpec, Trained};
+use super::{BuildOptions, Portion};
 use crate::init::Init;
+use crate::rng::Key;
 
 /// A parameter of a [`super::ParamBucket`], or the elements of it that a rank owns.
 #[derive(Debug, Clone)]
 pub struct BucketEntry {
     /// The parameter's name.
     pub name: String,
-    /// Its shape; flat for the elements of a shard.
+    /// Its shape, or that of the portion that this rank holds; flat for the elements of a shard.
     pub shape: Shape,
+    /// The portion that this rank holds, if layers are cut over ranks and this one is.
+    pub portion: Option<Arc<Portion>>,
     /// The elements' position in the flat memory.
     pub range: Range<usize>,
-    /// The elements' position in the parameter.
+    /// The elements' position in the parameter, or in the portion of it.
     pub part: Range<usize>,
     /// True for a matrix of a layer, which [`crate::optim::Muon`] steps as one: of two dimensions or more, no table, and not
     /// among [`super::ParamRules::unturned`].
     pub is_turned: bool,
     pub(super) init: Init,
+}
+
+impl BucketEntry {
+    /// Fills `out` with the initial values of elements `part` of the parameter, or of the portion of it. They depend on the
+    /// elements' positions in the whole parameter alone.
+    pub(super) fn initial_values(&self, key: Key, part: Range<usize>, out: &mut [f64]) {
+        let Some(portion) = &self.portion else { return self.init.fill(self.shape.dims(), key, part, out) };
+        let mut rest = out;
+        for row in portion.rows(part) {
+            let (now, later) = rest.split_at_mut(row.len());
+            self.init.fill(portion.whole().dims(), key, row, now);
+            rest = later;
+        }
+    }
 }
 
 /// Consecutive parameters of one block with the same weight decay and the same factor of the learning rate.
@@ -34,6 +52,8 @@ pub struct ParamGroup {
     pub decay: bool,
     /// The factor of the learning rate.
     pub rate: f64,
+    /// False if another rank has the same elements, and sums over all parameters take them from there.
+    pub counts: bool,
     /// The group's elements in the flat memory.
     pub range: Range<usize>,
 }
@@ -47,6 +67,8 @@ pub struct OwnedGroup {
     pub decay: bool,
     /// The factor of the learning rate.
     pub rate: f64,
+    /// False if another rank has the same elements, and sums over all parameters take them from there.
+    pub counts: bool,
 }
 
 /// The parameters of one bucket.
@@ -68,12 +90,34 @@ impl BucketLayout {
     }
 }
 
-/// A group under construction.
-struct GroupDraft<'a> {
+/// The properties that the parameters of a group share.
+#[derive(Clone, Copy, PartialEq)]
+struct Alike<'a> {
     block: &'a str,
     trained: Trained,
     decay: bool,
     rate: f64,
+    is_cut: bool,
+    counts: bool,
+}
+
+impl<'a> Alike<'a> {
+    fn of(param: &'a ParamSpec, options: &BuildOptions) -> Self {
+        Self {
+            block: &param.block,
+            trained: param.trained,
+            decay: (!options.decay_matrices_only || param.shape.rank() >= 2)
+                && !options.rules.exempts(&param.name, &param.block),
+            rate: param.rate,
+            is_cut: param.portion.is_some(),
+            counts: param.counts,
+        }
+    }
+}
+
+/// A group under construction.
+struct GroupDraft<'a> {
+    alike: Alike<'a>,
     members: Vec<&'a ParamSpec>,
 }
 
@@ -94,33 +138,31 @@ pub(super) fn lay_out(params: &[&ParamSpec], options: &BuildOptions) -> Vec<Buck
     let size = options.dtype.size_in_bytes();
     let mut groups: Vec<GroupDraft<'_>> = Vec::new();
     for param in params {
-        let decay = (!options.decay_matrices_only || param.shape.rank() >= 2)
-            && !options.rules.exempts(&param.name, &param.block);
-        let of = (param.block.as_str(), param.trained, decay, param.rate);
+        let alike = Alike::of(param, options);
         let fits = |group: &GroupDraft<'_>| {
             (group.len() + param.shape.elem_count()).saturating_mul(size) <= options.unit_bytes
         };
-        let is_alike =
-            |group: &&mut GroupDraft<'_>| (group.block, group.trained, group.decay, group.rate) == of;
-        match groups.iter_mut().rev().find(is_alike) {
+        match groups.iter_mut().rev().find(|group| group.alike == alike) {
             Some(group) if fits(group) => group.members.push(param),
-            _ => {
-                let (block, trained, decay, rate) = of;
-                groups.push(GroupDraft { block, trained, decay, rate, members: vec![param] });
-            }
+            _ => groups.push(GroupDraft { alike, members: vec![param] }),
         }
     }
     let mut buckets: Vec<BucketLayout> = Vec::new();
     for group in groups {
+        let Alike { block, trained, decay, rate, counts, .. } = group.alike;
         let joins = buckets.last().is_some_and(|bucket| {
             let before = bucket.groups.last().map_or("", |group| &group.block);
-            let small = group.block == before && group.len() * size < options.bucket_bytes;
-            let inside = !group.block.is_empty() && !before.is_empty();
-            bucket.trained == group.trained && inside && (bucket.bytes() < options.bucket_bytes || small)
+            let small = block == before && group.len() * size < options.bucket_bytes;
+            let inside = !block.is_empty() && !before.is_empty();
+            bucket.trained == trained && inside && (bucket.bytes() < options.bucket_bytes || small)
         });
         if !joins {
-            let (trained, dtype) = (group.trained, options.dtype);
-            buckets.push(BucketLayout { trained, dtype, entries: Vec::new(), groups: Vec::new() });
+            buckets.push(BucketLayout {
+                trained,
+                dtype: options.dtype,
+                entries: Vec::new(),
+                groups: Vec::new(),
+            });
         }
         let Some(bucket) = buckets.last_mut() else { continue };
         let start = bucket.len();
@@ -132,6 +174,7 @@ pub(super) fn lay_out(params: &[&ParamSpec], options: &BuildOptions) -> Vec<Buck
             bucket.entries.push(BucketEntry {
                 name,
                 shape,
+                portion: param.portion.clone(),
                 range,
                 part: 0..param.shape.elem_count(),
                 is_turned: param.shape.rank() >= 2
@@ -140,8 +183,7 @@ pub(super) fn lay_out(params: &[&ParamSpec], options: &BuildOptions) -> Vec<Buck
                 init: param.init,
             });
         }
-        let (block, decay, rate) = (group.block.to_owned(), group.decay, group.rate);
-        bucket.groups.push(ParamGroup { block, decay, rate, range: start..end });
+        bucket.groups.push(ParamGroup { block: block.to_owned(), decay, rate, counts, range: start..end });
     }
     buckets
 }

@@ -8,6 +8,7 @@ mod adapters;
 mod bucket;
 mod buffer;
 mod builder;
+mod cut;
 mod flat_storage;
 mod layout;
 mod options;
@@ -22,6 +23,9 @@ pub use adapters::{AdaptedLayer, AdapterRule};
 pub use bucket::{GradState, ParamBucket, ParamState, UnreducedGrads};
 pub use buffer::Buffer;
 pub use builder::StoreBuilder;
+pub use cut::{
+    CutUnits, LayerCut, ParamLayout, ParamPlace, Portion, PortionPiece, TensorPlan, TensorRank, WholeElements,
+};
 pub use flat_storage::FlatStorage;
 pub use layout::{BucketEntry, OwnedGroup, ParamGroup};
 pub use options::BuildOptions;
@@ -103,9 +107,9 @@ impl ParamStore {
         self.by_name.keys().map(String::as_str)
     }
 
-    /// The number of elements of all parameters, frozen ones included, buffers not.
+    /// The number of elements of all whole parameters, frozen ones included, buffers not.
     pub fn num_parameters(&self) -> usize {
-        self.params.iter().map(Param::elem_count).sum()
+        self.params.iter().map(|param| param.whole_shape().elem_count()).sum()
     }
 
     /// The layers that have adapters, in registration order.

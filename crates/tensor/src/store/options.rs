@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::DType;
 
-use super::ParamRules;
+use super::{ParamLayout, ParamRules};
 use crate::backend::ComputeDevice;
 use crate::rng::Key;
 
@@ -24,6 +24,8 @@ pub struct BuildOptions {
     pub decay_matrices_only: bool,
     /// Rules about parameters by name: which are frozen, and factors of learning rates.
     pub rules: Arc<ParamRules>,
+    /// The portions of parameters that this rank holds; `None` if it holds whole ones.
+    pub layout: Option<Arc<dyn ParamLayout>>,
     /// True to fill in initial values. Otherwise the parameters have none, for a strategy that fills shards.
     pub fill: bool,
     /// True to fill in zeros in place of initial values, where others are loaded.
@@ -45,6 +47,7 @@ impl Default for BuildOptions {
             offload: false,
             decay_matrices_only: false,
             rules: Arc::default(),
+            layout: None,
             fill: true,
             zeros: false,
             unit_bytes: usize::MAX,

@@ -4,8 +4,8 @@ use std::sync::{Arc, OnceLock};
 
 use candle_core::{Shape, Tensor};
 
-use super::ParamBucket;
 use super::spec::{ParamKind, ParamSpec, Trained};
+use super::{ParamBucket, Portion};
 use crate::backend::{Array, Destination};
 use crate::init::Init;
 use crate::{Context, Result, TensorError};
@@ -45,7 +45,17 @@ impl Param {
         &self.0.spec.name
     }
 
-    /// The shape.
+    /// The portion that this rank holds, where layers are cut over ranks; `None` if it holds the whole parameter.
+    pub fn portion(&self) -> Option<&Arc<Portion>> {
+        self.0.spec.portion.as_ref()
+    }
+
+    /// The shape of the whole parameter.
+    pub fn whole_shape(&self) -> &Shape {
+        self.portion().map_or(self.shape(), |portion| portion.whole())
+    }
+
+    /// The shape, of the portion if layers are cut over ranks.
     pub fn shape(&self) -> &Shape {
         &self.0.spec.shape
     }
@@ -151,11 +161,15 @@ impl Param {
         Ok(Some(grad.host("gradient of a parameter")?.clone()))
     }
 
-    /// Overwrites the values.
+    /// Overwrites the values. Of a whole parameter the portion is cut out.
     ///
     /// # Errors
     /// If the shapes differ or the values are not in memory.
     pub fn set(&self, values: &Tensor) -> Result<()> {
+        if let Some(portion) = self.portion().filter(|portion| portion.whole() == values.shape()) {
+            let array = self.array()?;
+            return array.copy_from(&array.alongside(&portion.cut(values)?)?);
+        }
         if values.shape() != self.shape() {
             return Err(TensorError::unequal("set parameter", self.shape(), values.shape()));
         }

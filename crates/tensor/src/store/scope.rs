@@ -8,7 +8,9 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Shape, Tensor};
 
 use super::spec::{ParamKind, ParamSpec, Trained};
-use super::{AdaptedLayer, AdapterRule, Buffer, BuildOptions, Entry, Param, ParamRules};
+use super::{
+    AdaptedLayer, AdapterRule, Buffer, BuildOptions, Entry, Param, ParamLayout, ParamPlace, ParamRules,
+};
 use crate::backend::{Array, ComputeDevice};
 use crate::init::Init;
 use crate::{Result, TensorError};
@@ -32,6 +34,7 @@ pub struct Scope {
     block: String,
     trainable: bool,
     rules: Arc<ParamRules>,
+    layout: Option<Arc<dyn ParamLayout>>,
 }
 
 impl Scope {
@@ -45,6 +48,7 @@ impl Scope {
             block: String::new(),
             trainable: true,
             rules: options.rules.clone(),
+            layout: options.layout.clone(),
         }
     }
 
@@ -160,7 +164,13 @@ impl Scope {
         let is_frozen_by_rule = is_frozen || is_replaced;
         let block = self.block.clone();
         let rate = self.rules.rate(&name, &block);
-        let spec = ParamSpec { name, block, shape, trained, is_frozen_by_rule, rate, kind, init };
+        let layout = self.layout.as_ref();
+        let place = layout.map_or(Ok(ParamPlace::default()), |layout| layout.place(&name, &shape))?;
+        let ParamPlace { portion, counts } = place;
+        let portion = portion.map(Arc::new);
+        let shape = portion.as_ref().map_or(shape, |portion| portion.shape());
+        let spec =
+            ParamSpec { name, block, shape, portion, counts, trained, is_frozen_by_rule, rate, kind, init };
         let param = Param::new(spec);
         registry.params.push(param.clone());
         Ok(param)

@@ -1,7 +1,10 @@
 //! Registered properties of a parameter, before it has memory.
 
+use std::sync::Arc;
+
 use candle_core::Shape;
 
+use super::Portion;
 use crate::init::Init;
 
 /// A parameter's name, shape and initial distribution, and the block that it belongs to.
@@ -10,7 +13,12 @@ pub(super) struct ParamSpec {
     pub(super) name: String,
     /// Empty for a parameter outside of blocks.
     pub(super) block: String,
+    /// The shape of what this rank holds.
     pub(super) shape: Shape,
+    /// The portion that this rank holds, if layers are cut over ranks and this one is.
+    pub(super) portion: Option<Arc<Portion>>,
+    /// False if another rank has the same elements, and sums over all parameters take them from there.
+    pub(super) counts: bool,
     pub(super) trained: Trained,
     /// True if a rule of the store freezes it, for a time or for good.
     pub(super) is_frozen_by_rule: bool,

@@ -30,7 +30,7 @@ impl ParamStore {
         Ok(all)
     }
 
-    /// Loads values by name, converting element types.
+    /// Loads values of whole parameters by name, converting element types. Of a parameter that is cut over ranks the portion is taken.
     ///
     /// Writes nothing unless every shape fits. Names without a counterpart are reported and not an error.
     ///
@@ -49,7 +49,7 @@ impl ParamStore {
                 continue;
             };
             let expected = match entry {
-                Entry::Param(index) => self.params[*index].shape().clone(),
+                Entry::Param(index) => self.params[*index].whole_shape().clone(),
                 Entry::Buffer(index) => self.buffers[*index].shape(),
             };
             if *tensor.shape() != expected {

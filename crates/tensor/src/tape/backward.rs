@@ -89,6 +89,7 @@ impl Tape {
             let mut inner = self.inner.borrow_mut();
             inner.leaf_grads.clear();
             inner.used.clear();
+            inner.copied = None;
             (std::mem::take(&mut inner.nodes), std::mem::take(&mut inner.slot_types))
         };
         // From here on, values of this recording count as past.

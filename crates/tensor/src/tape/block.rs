@@ -5,9 +5,10 @@ use std::sync::Arc;
 use tracing::Span;
 
 use super::node::{Action, Node};
+use super::placement::Placement;
 use super::recorded::RecordedBytes;
 use super::value::{SavedValue, Value};
-use super::{Mode, Tape};
+use super::{Mode, NodeOutput, Tape};
 use crate::backend::Array;
 use crate::{Result, TensorError};
 
@@ -25,6 +26,26 @@ pub trait Block: std::fmt::Debug + Send + Sync {
     /// # Errors
     /// Errors of its ops.
     fn forward(&self, tape: &Tape, inputs: &[Value]) -> Result<Vec<Value>>;
+}
+
+/// An input of a block that is computed again in backward.
+struct SavedInput {
+    value: SavedValue,
+    needs_grad: bool,
+    placement: Option<Placement>,
+}
+
+impl SavedInput {
+    fn of(value: &Value) -> Self {
+        Self { value: value.save(), needs_grad: value.needs_grad(), placement: value.placement() }
+    }
+
+    /// Returns the input on the tape that computes the block again.
+    fn value(&self, tape: &Tape) -> Result<Value> {
+        let array = self.value.array()?;
+        let value = if self.needs_grad { tape.leaf(array) } else { Value::constant(array) };
+        Ok(value.placed(self.placement))
+    }
 }
 
 /// Returns the trace span of a block's forward, without the listener's calls.
@@ -49,9 +70,10 @@ impl Tape {
         let span = forward_span(&name).entered();
         let start = self.begin_block(&name);
         let outputs = match self.records() && self.session().recompute.applies(index) {
-            true => self.run_recomputed(block.clone(), inputs)?,
-            false => block.forward(self, inputs)?,
+            true => self.run_recomputed(block.clone(), inputs),
+            false => block.forward(self, inputs),
         };
+        let outputs = outputs.map_err(|error| error.in_block(&name))?;
         self.end_block(&name, start);
         drop(span);
         self.listener().after_forward(&name).map_err(TensorError::hook("after forward"))?;
@@ -89,7 +111,7 @@ impl Tape {
         self.listener().before_forward(&name).map_err(TensorError::hook("before forward"))?;
         let span = forward_span(&name).entered();
         let start = self.begin_block(&name);
-        let result = run()?;
+        let result = run().map_err(|error| error.in_block(&name))?;
         self.end_block(&name, start);
         drop(span);
         self.listener().after_forward(&name).map_err(TensorError::hook("after forward"))?;
@@ -101,7 +123,7 @@ impl Tape {
         let keys_at = self.keys_drawn();
         let frozen = self.frozen.get();
         let (outputs, used) = self.without_recording(|| block.forward(self, inputs))?;
-        let saved: Vec<(SavedValue, bool)> = inputs.iter().map(|v| (v.save(), v.needs_grad())).collect();
+        let saved: Vec<SavedInput> = inputs.iter().map(SavedInput::of).collect();
         if used.is_empty() && !inputs.iter().any(Value::needs_grad) {
             return Ok(outputs);
         }
@@ -109,9 +131,8 @@ impl Tape {
             let inner = Tape::nested(tape, keys_at);
             inner.frozen.set(frozen);
             let mut inputs = Vec::with_capacity(saved.len());
-            for (input, wanted) in &saved {
-                let array = input.array()?;
-                inputs.push(if *wanted { inner.leaf(array) } else { Value::constant(array) });
+            for input in &saved {
+                inputs.push(input.value(&inner)?);
             }
             let outputs = block.forward(&inner, &inputs)?;
             let seeds: Vec<(&Value, Array)> = outputs
@@ -128,10 +149,11 @@ impl Tape {
             }
             Ok(())
         };
-        let arrays = outputs.iter().map(Value::array).collect::<Result<Vec<_>>>()?;
+        let outputs = outputs.iter().map(NodeOutput::of).collect::<Result<Vec<_>>>()?;
+        let arrays: Vec<Array> = outputs.iter().map(|made| made.array.clone()).collect();
         let inputs: Vec<&Value> = inputs.iter().collect();
         let recorded = RecordedBytes::of(&inputs, &arrays);
-        self.push_node("recomputed block", &inputs, arrays, &used, recorded, Box::new(again))
+        self.push_node("recomputed block", &inputs, outputs, &used, recorded, Box::new(again))
     }
 
     /// Runs `f` with recording off, and collects the buckets of the trainable parameters that it reads.

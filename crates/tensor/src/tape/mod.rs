@@ -13,6 +13,8 @@ mod kept_weights;
 mod listener;
 mod node;
 mod op;
+mod placement;
+mod placement_rule;
 mod recorded;
 mod remade;
 mod segment;
@@ -27,6 +29,8 @@ pub use graph::{Graph, GraphNode, GraphPort};
 pub use kept_weights::KeptWeights;
 pub use listener::Listener;
 pub use op::{GraphInput, Op};
+pub use placement::Placement;
+pub use placement_rule::PlacementRule;
 pub use recorded::take_peak_recorded_bytes;
 pub(crate) use remade::Remade;
 pub use session::{Recompute, Session};
@@ -104,6 +108,20 @@ struct Inner {
     leaf_grads: Vec<(Slot, Array)>,
     /// The ops of a tracing tape.
     traced: Vec<GraphNode>,
+    /// The last value that was copied for the ranks that compute parts of the same layers, by its slot.
+    copied: Option<(Slot, Value)>,
+}
+
+/// An output of a node.
+struct NodeOutput {
+    array: Array,
+    placement: Option<Placement>,
+}
+
+impl NodeOutput {
+    fn of(value: &Value) -> Result<Self> {
+        Ok(Self { array: value.part()?, placement: value.placement() })
+    }
 }
 
 impl Tape {
@@ -187,7 +205,12 @@ impl Tape {
         if self.records() {
             inner.nodes.push(Node { outputs: slot..slot + 1, ..Node::bare(Action::Leaf) });
         }
-        Value::recorded(array, self.id.get(), slot)
+        Value::recorded(array, self.id.get(), slot).placed(self.placement_of_leaves())
+    }
+
+    /// The placement of values that do not come from ops: the ranks that compute parts of the same layers have equal ones.
+    fn placement_of_leaves(&self) -> Option<Placement> {
+        self.session.tensor_group.as_ref().map(|_| Placement::Same)
     }
 
     /// Takes the gradient of a leaf after backward; `None` if the loss does not depend on it, or at the second call.
@@ -203,18 +226,23 @@ impl Tape {
     /// # Errors
     /// [`TensorError::NotResident`] if the parameter's store is not built.
     pub fn param(&self, param: &Param) -> Result<Value> {
+        let placement = match param.portion() {
+            Some(portion) => Some(Placement::Shard { dim: portion.dim() }),
+            None => self.placement_of_leaves(),
+        };
+        let constant = || Ok(Value::of_param(param.clone(), None, placement));
         let frozen = self.frozen.get() || self.session.freezes(param.name());
         if !param.trainable() || frozen || matches!(self.mode.get(), Mode::Idle | Mode::Tracing) {
-            return Ok(Value::of_param(param.clone(), None));
+            return constant();
         }
         let bucket = param.bucket()?.clone();
         if bucket.is_frozen() {
-            return Ok(Value::of_param(param.clone(), None));
+            return constant();
         }
         let mut inner = self.inner.borrow_mut();
         if self.mode.get() == Mode::Collecting {
             inner.collected.push(bucket);
-            return Ok(Value::of_param(param.clone(), None));
+            return constant();
         }
         let slot = inner.new_slots([bucket.dtype()]);
         inner.note_use(&bucket);
@@ -223,7 +251,7 @@ impl Tape {
             outputs: slot..slot + 1,
             ..Node::bare(Action::Param(param.clone()))
         });
-        Ok(Value::of_param(param.clone(), Some((self.id.get(), slot))))
+        Ok(Value::of_param(param.clone(), Some((self.id.get(), slot)), placement))
     }
 
     /// Runs `f` with all parameters as constants. Gradients flow through its result, but not to its parameters: the
@@ -245,7 +273,7 @@ impl Tape {
     /// gradient, nothing is recorded. An op of a name alone cannot be exported; see [`Op`].
     ///
     /// # Errors
-    /// [`TensorError::ForeignValue`] if an input was recorded on another tape.
+    /// [`TensorError::ForeignValue`] if an input was recorded on another tape, and [`TensorError::Placement`] if one is not whole.
     pub fn push(
         &self,
         op: impl Into<Op>,
@@ -253,20 +281,36 @@ impl Tape {
         output: impl Into<Array>,
         backward: impl FnOnce(&Self, &Array, &mut Grads<'_>) -> Result<()> + 'static,
     ) -> Result<Value> {
-        self.push_output(op.into(), inputs, output.into(), true, backward)
+        self.push_by(PlacementRule::Whole, op, inputs, output, backward)
+    }
+
+    /// As [`Tape::push`], of an op that takes the placements of `rule`. It reads shards and parts of sums by [`Value::part`].
+    ///
+    /// # Errors
+    /// [`TensorError::ForeignValue`] if an input was recorded on another tape, and [`TensorError::Placement`] if an input has a
+    /// placement that the rule does not allow.
+    pub fn push_by(
+        &self,
+        rule: PlacementRule,
+        op: impl Into<Op>,
+        inputs: &[&Value],
+        output: impl Into<Array>,
+        backward: impl FnOnce(&Self, &Array, &mut Grads<'_>) -> Result<()> + 'static,
+    ) -> Result<Value> {
+        self.push_output((op.into(), rule), inputs, output.into(), true, backward)
     }
 
     /// As [`Tape::push`], of an op that is cheap and keeps all that it is computed from. An op that needs the output in its backward
     /// does not keep it, and gets it from `compute`.
     pub(crate) fn push_remade(
         &self,
-        op: impl Into<Op>,
+        (op, rule): (impl Into<Op>, PlacementRule),
         inputs: &[&Value],
         output: impl Into<Array>,
         compute: impl Fn(&Context) -> Result<Array> + Send + Sync + 'static,
         backward: impl FnOnce(&Self, &Array, &mut Grads<'_>) -> Result<()> + 'static,
     ) -> Result<Value> {
-        let value = self.push_output(op.into(), inputs, output.into(), false, backward)?;
+        let value = self.push_output((op.into(), rule), inputs, output.into(), false, backward)?;
         // Without a gradient the op keeps nothing, so that its input would be kept in place of its output.
         if !value.needs_grad() {
             return Ok(value);
@@ -278,18 +322,22 @@ impl Tape {
     /// Records an op with one output, which counts as memory if it is kept.
     fn push_output(
         &self,
-        op: Op,
+        (op, rule): (Op, PlacementRule),
         inputs: &[&Value],
         output: Array,
         kept: bool,
         backward: impl FnOnce(&Self, &Array, &mut Grads<'_>) -> Result<()> + 'static,
     ) -> Result<Value> {
+        let placement = match &self.session.tensor_group {
+            Some(_) => rule.output(op.name(), inputs, output.shape())?,
+            None => None,
+        };
         if self.mode.get() == Mode::Tracing {
-            return self.trace(op, inputs, output);
+            return Ok(self.trace(op, inputs, output)?.placed(placement));
         }
         let op = op.name();
         if !self.records() || !inputs.iter().any(|value| value.needs_grad()) {
-            return Ok(Value::constant(output));
+            return Ok(Value::constant(output).placed(placement));
         }
         let run: BackwardFn = Box::new(move |tape, mut grads_out, grads| match grads_out.pop().flatten() {
             Some(grad) => backward(tape, &grad, grads),
@@ -300,6 +348,7 @@ impl Tape {
         } else {
             RecordedBytes::default()
         };
+        let output = NodeOutput { array: output, placement };
         let mut outputs = self.push_node(op, inputs, vec![output], &[], recorded, run)?;
         outputs.pop().ok_or_else(|| TensorError::Backward(format!("{op} recorded no output")))
     }
@@ -309,7 +358,7 @@ impl Tape {
         &self,
         op: &'static str,
         inputs: &[&Value],
-        outputs: Vec<Array>,
+        outputs: Vec<NodeOutput>,
         uses: &[ParamBucket],
         recorded: RecordedBytes,
         backward: BackwardFn,
@@ -317,7 +366,7 @@ impl Tape {
         let id = self.id.get();
         let inputs = inputs.iter().map(|value| value.slot_on(id, op)).collect::<Result<Vec<_>>>()?;
         let mut inner = self.inner.borrow_mut();
-        let first = inner.new_slots(outputs.iter().map(Array::dtype));
+        let first = inner.new_slots(outputs.iter().map(|made| made.array.dtype()));
         uses.iter().for_each(|used| inner.note_use(used));
         let slots = first..first + outputs.len();
         inner.nodes.push(Node {
@@ -327,7 +376,25 @@ impl Tape {
             action: Action::Op(backward),
             _recorded: recorded,
         });
-        Ok(outputs.into_iter().enumerate().map(|(i, array)| Value::recorded(array, id, first + i)).collect())
+        let value = |(i, made): (usize, NodeOutput)| {
+            Value::recorded(made.array, id, first + i).placed(made.placement)
+        };
+        Ok(outputs.into_iter().enumerate().map(value).collect())
+    }
+
+    /// Returns the copy that `make` made last of this value, or makes one. Layers that read the same value share a copy, whose
+    /// gradients are summed over the ranks together.
+    pub(crate) fn copied_once(&self, x: &Value, make: impl FnOnce() -> Result<Value>) -> Result<Value> {
+        let slot = x.slot_on(self.id.get(), "copy_to_group")?;
+        let Some(slot) = slot.filter(|_| self.records()) else { return make() };
+        if let Some((known, copy)) = &self.inner.borrow().copied
+            && *known == slot
+        {
+            return Ok(copy.clone());
+        }
+        let copy = make()?;
+        self.inner.borrow_mut().copied = Some((slot, copy.clone()));
+        Ok(copy)
     }
 
     fn keys_drawn(&self) -> u64 {

@@ -48,6 +48,9 @@ pub struct Session {
     /// The ranks of the global batch, for ops that depend on all of it: synchronised batch norm and the contrastive
     /// loss. `None` if this rank has the whole batch.
     pub batch_group: Option<Arc<dyn ProcessGroup>>,
+    /// The ranks that compute parts of the same layers, from the same samples. `None` if this rank computes whole layers; a group
+    /// of this rank alone lets every op check the placements of its inputs.
+    pub tensor_group: Option<Arc<dyn ProcessGroup>>,
     /// True to update running statistics. If a rank runs several parts of a batch separately, one of them updates the
     /// statistics.
     pub moves_statistics: bool,
@@ -77,6 +80,7 @@ impl Session {
             sample_offset: 0,
             listener: None,
             batch_group: None,
+            tensor_group: None,
             moves_statistics: true,
             recompute: Recompute::Never,
             precision: Precision::F32,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Shape, Tensor};
 
 use super::op::GraphInput;
+use super::placement::Placement;
 use super::remade::Remade;
 use crate::backend::Array;
 use crate::store::Param;
@@ -18,6 +19,8 @@ use crate::{Result, TensorError};
 pub struct Value {
     source: Source,
     slot: Option<(u64, Slot)>,
+    /// The meaning of the numbers on ranks that compute parts of the same layers; `None` for a constant.
+    placement: Option<Placement>,
     /// Computes the array again in backward, if forward does not keep it.
     remade: Option<Arc<Remade>>,
 }
@@ -43,15 +46,46 @@ impl Source {
 impl Value {
     /// Makes a value without a gradient: data, labels, masks.
     pub fn constant(array: impl Into<Array>) -> Self {
-        Self { source: Source::Array(array.into()), slot: None, remade: None }
+        Self { source: Source::Array(array.into()), slot: None, placement: None, remade: None }
     }
 
     pub(super) fn recorded(array: Array, tape: u64, slot: Slot) -> Self {
-        Self { source: Source::Array(array), slot: Some((tape, slot)), remade: None }
+        Self { slot: Some((tape, slot)), ..Self::constant(array) }
     }
 
-    pub(super) fn of_param(param: Param, slot: Option<(u64, Slot)>) -> Self {
-        Self { source: Source::Param(param), slot, remade: None }
+    pub(super) fn of_param(param: Param, slot: Option<(u64, Slot)>, placement: Option<Placement>) -> Self {
+        Self { source: Source::Param(param), slot, placement, remade: None }
+    }
+
+    /// Returns the value with a placement.
+    pub(crate) fn placed(self, placement: Option<Placement>) -> Self {
+        Self { placement, ..self }
+    }
+
+    /// The meaning of the numbers on ranks that compute parts of the same layers; `None` for a constant, and where there are no
+    /// such ranks.
+    pub fn placement(&self) -> Option<Placement> {
+        self.placement
+    }
+
+    /// Returns the array of this rank, which may be a shard or a part of a sum: for ops that say so by their
+    /// [`PlacementRule`](super::PlacementRule).
+    ///
+    /// # Errors
+    /// [`TensorError::NotResident`] for a parameter whose values are not in memory.
+    pub fn part(&self) -> Result<Array> {
+        self.source.array()
+    }
+
+    /// Refuses a value that is not whole.
+    fn whole(&self) -> Result<()> {
+        match self.placement {
+            Some(other @ (Placement::Shard { .. } | Placement::Partial)) => {
+                let shape = self.shape();
+                Err(TensorError::placement(format!("a value {shape:?} is read as a whole and is {other}")))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Returns the parameter that the value refers to; `None` for other arrays.
@@ -70,8 +104,10 @@ impl Value {
     /// Returns the array. For a parameter this is a view of its current values.
     ///
     /// # Errors
-    /// [`TensorError::NotResident`] for a parameter whose values are not in memory.
+    /// [`TensorError::NotResident`] for a parameter whose values are not in memory, and [`TensorError::Placement`] for a shard or a
+    /// part of a sum.
     pub fn array(&self) -> Result<Array> {
+        self.whole()?;
         self.source.array()
     }
 
@@ -90,7 +126,7 @@ impl Value {
     /// [`TensorError::NotOnHost`] naming `op` for a value on a device, and [`TensorError::NotResident`] for a
     /// parameter whose values are not in memory.
     pub fn host(&self, op: &'static str) -> Result<Tensor> {
-        self.source.array()?.host(op).cloned()
+        self.array()?.host(op).cloned()
     }
 
     /// Returns the elements on the host: the tensor itself, or a copy from a device, for which this waits. Losses are
@@ -99,7 +135,7 @@ impl Value {
     /// # Errors
     /// Errors of the back end, and [`TensorError::NotResident`] for a parameter whose values are not in memory.
     pub fn to_host(&self) -> Result<Tensor> {
-        self.source.array()?.to_host()
+        self.array()?.to_host()
     }
 
     /// The shape.
@@ -142,7 +178,7 @@ impl Value {
     /// Returns the array without its history: no gradient flows back through it.
     #[must_use]
     pub fn detach(&self) -> Self {
-        Self { source: self.source.clone(), slot: None, remade: self.remade.clone() }
+        Self { slot: None, ..self.clone() }
     }
 
     /// Returns the part of this value that a node keeps for backward: an array, the handle of a parameter, or how the array

@@ -86,7 +86,7 @@ pub(crate) const CASES: &[(&str, &[&[usize]], Run)] = &[
         let starts = Tensor::new(&[[0_u32, 0, 3, 3, 3], [0, 1, 1, 1, 4]], &Device::Cpu)?;
         let (lengths, starts) = (Some((&lengths).into()), Some((&starts).into()));
         let mask = AttentionMask { causal: true, window: Some(3), lengths, starts };
-        ops::attention(t, &v[0], &v[1], &v[2], &AttentionOptions { mask, dropout: 0.0 })
+        ops::attention(t, &v[0], &v[1], &v[2], &AttentionOptions { mask, ..AttentionOptions::default() })
     }),
     ("self_attention with shared heads", &[&[2, 6, 64]], |t, v| {
         let heads = AttentionHeads { queries: 4, keys: 2 };

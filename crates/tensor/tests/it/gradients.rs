@@ -304,7 +304,7 @@ fn attention_with_masks_and_shared_heads() {
     let window = AttentionMask { causal: true, window: Some(2), ..AttentionMask::default() };
     let joined = [draw("projected", &[2, 5, 8 * 3])];
     for mask in [mask, packed, window] {
-        let options = AttentionOptions { mask, dropout: 0.0 };
+        let options = AttentionOptions { mask, ..AttentionOptions::default() };
         let (queries, keys) = ([2, 5, 4, 3], [2, 5, 2, 3]);
         check("attention", &[draw("q", &queries), draw("k", &keys), draw("v", &keys)], |t, v| {
             ops::attention(t, &v[0], &v[1], &v[2], &options)
@@ -340,10 +340,10 @@ fn attention_refuses_heads_and_masks_that_do_not_fit() {
     };
     assert!(refused(&AttentionOptions::default(), &q, &k).contains("3 heads of queries"));
     let mask = AttentionMask { window: Some(2), ..AttentionMask::default() };
-    assert!(refused(&AttentionOptions { mask, dropout: 0.0 }, &k, &k).contains("window"));
+    assert!(refused(&AttentionOptions { mask, ..AttentionOptions::default() }, &k, &k).contains("window"));
     let lengths = Tensor::new(&[1_u32, 2], &Device::Cpu).expect("a constant");
     let mask = AttentionMask { lengths: Some((&lengths).into()), ..AttentionMask::default() };
-    assert!(refused(&AttentionOptions { mask, dropout: 0.0 }, &k, &k).contains("lengths"));
+    assert!(refused(&AttentionOptions { mask, ..AttentionOptions::default() }, &k, &k).contains("lengths"));
     assert!(
         refused(&AttentionOptions { dropout: 1.0, ..AttentionOptions::default() }, &k, &k).contains("p < 1")
     );

@@ -258,7 +258,8 @@ sections! {
         /// Ranks along the axis `shard`, which train on different samples and, under hsdp, share one replica of the state; -1 = the
         /// rest of the ranks, 0 = the strategy chooses.
         shard: ParallelDegree = ParallelDegree::default();
-        /// Ranks along the axis `tensor`; not built yet.
+        /// Ranks along the axis `tensor`, which work on the same samples with a part of each layer; 1 checks on one rank that the layers
+        /// can be cut.
         tensor: ParallelDegree = ParallelDegree::default();
         /// Ranks along the axis `pipeline`; not built yet.
         pipeline: ParallelDegree = ParallelDegree::default();
@@ -266,6 +267,13 @@ sections! {
         context: ParallelDegree = ParallelDegree::default();
         /// Ranks that share the experts of a layer; not built yet.
         expert: ParallelDegree = ParallelDegree::default();
+    }
+
+    /// Layers that are cut over the ranks along the axis `tensor`.
+    tensor: TensorConfig {
+        /// Rules such as `"blocks.*.fc1 = column"`, which go before those of the model: a pattern of names of layers, and `column`,
+        /// `column:heads`, `column:key-heads`, `column:projection`, `row`, `row:heads` or `whole`.
+        plan: Vec<String> = Vec::new();
     }
 
     /// When ranks wait for each other, under strategies that do not take every step together.

@@ -35,6 +35,7 @@ mod render;
 mod section_checks;
 mod selection;
 mod synchrony;
+mod tensor;
 mod trace;
 mod transport;
 mod validate;

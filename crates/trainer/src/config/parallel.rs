@@ -43,6 +43,14 @@ impl ParallelConfig {
         }
     }
 
+    /// The number of ranks along the axis `tensor`; `None` if layers are not cut.
+    pub fn tensor_ranks(&self) -> Option<usize> {
+        match self.tensor.0 {
+            Some(Degree::Of(ranks)) => Some(ranks),
+            _ => None,
+        }
+    }
+
     /// Returns the mesh of the ranks whose hosts are given. The strategy chooses the data axes if none is given.
     ///
     /// # Errors
@@ -50,7 +58,10 @@ impl ParallelConfig {
     pub fn layout(&self, strategy: &Strategy, hosts: &[usize]) -> Result<MeshLayout, ShardingError> {
         let mut degrees = self.degrees()?;
         if !self.has_data_axes() {
-            let suiting = Degrees::suiting(strategy, hosts, 0);
+            // Ranks along other axes have the same samples, and lie next to each other.
+            let together = degrees.model_ranks(hosts.len());
+            let hosts: Vec<usize> = hosts.iter().copied().step_by(together).collect();
+            let suiting = Degrees::suiting(strategy, &hosts, 0);
             for name in ["replicate", "shard"] {
                 if let Some(degree) = suiting.get(name) {
                     degrees = degrees.with(name, degree)?;
@@ -114,9 +125,12 @@ mod tests {
         assert_eq!(problems(&[], "hsdp", 4), "");
         assert_eq!(problems(&[("parallel.replicate", 2), ("parallel.shard", -1)], "hsdp", 4), "");
         assert_eq!(problems(&[("parallel.tensor", 1)], "fsdp", 3), "");
+        assert_eq!(problems(&[("parallel.tensor", 2)], "fsdp", 4), "");
+        let told = problems(&[("parallel.tensor", 2)], "ddp", 3);
+        assert!(told.contains("replicate 2 × tensor 2 = 4, but the world has 3 ranks"), "{told}");
         let told = problems(&[("parallel.replicate", 3)], "ddp", 4);
         assert!(told.contains("replicate 3 = 3, but the world has 4 ranks"), "{told}");
-        for name in ["tensor", "pipeline", "context", "expert"] {
+        for name in ["pipeline", "context", "expert"] {
             let told = problems(&[(&format!("parallel.{name}"), 2)], "ddp", 4);
             assert!(told.contains(&format!("`{name}` is not built yet")), "{told}");
         }

@@ -105,6 +105,7 @@ impl Config {
             format!("comm.timeout = {} is not from 0.1 to 86400 seconds", comm.timeout),
         );
         self.check_parallel(relations);
+        self.check_tensor(relations);
         self.check_logical_ranks(relations);
         self.check_elastic(relations);
     }

@@ -99,15 +99,16 @@ fn dropout_keeps_the_elements_that_the_cpu_keeps() {
                 for (key, p) in [(KEYS[0], 0.3), (KEYS[1], 0.0), (KEYS[2], 0.9)] {
                     let (x, x_gpu) = draw.slice(gpu, dtype, samples * len);
                     let mut expected = vec![0.0; x.len()];
-                    let of = cpu::Dropout { key: hash(key), p, first_sample: 6 };
+                    let of = cpu::Dropout { key: hash(key), p, first_sample: 6, rows: None };
                     cpu::dropout(&super::inputs::cpu(), of, samples, &x, &mut expected).expect("fits");
-                    let y = dropout(gpu, &x_gpu, samples, Dropout { key, p, first_sample: 6 }).unwrap();
+                    let y = dropout(gpu, &x_gpu, samples, Dropout { key, p, first_sample: 6, rows: None })
+                        .unwrap();
                     assert_close(gpu, "dropout", &y, &expected);
                 }
             }
         }
         let x = gpu.zeros(ElementType::F32, 7).unwrap();
-        let of = Dropout { key: KEYS[0], p: 0.5, first_sample: 0 };
+        let of = Dropout { key: KEYS[0], p: 0.5, first_sample: 0, rows: None };
         assert!(dropout(gpu, &x, 2, of).unwrap_err().to_string().contains("2 samples"));
     });
 }

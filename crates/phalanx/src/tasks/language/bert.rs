@@ -116,6 +116,7 @@ fn build(setup: &mut Setup<'_>, settings: &BertSettings) -> Result<Training<Bert
     let tokens = settings.tokens(setup.config())?;
     let config = BertConfig { vocab: tokens.rows, ..settings.sizes()? };
     check_context(settings.encoder.context, &config)?;
+    setup.cut_by(|| config.tensor_plan())?;
     let model = setup.model(|scope| BertMasked::new(scope, &config))?;
     let BertConfig { layers, width, heads, context, vocab, .. } = config;
     let description = format!(

@@ -175,6 +175,7 @@ fn build(
     let classes = settings.classes(setup.config())?;
     let config = BertConfig { vocab: tokens.rows, ..settings.sizes()? };
     check_context(settings.encoder.context, &config)?;
+    setup.cut_by(|| config.tensor_plan())?;
     let model = setup.model(|scope| BertClassifier::new(scope, &config, classes.len()))?;
     let BertConfig { layers, width, heads, context, vocab, .. } = config;
     let description = format!(

@@ -113,6 +113,7 @@ fn build(setup: &mut Setup<'_>, settings: &Gpt2Settings) -> Result<Training<Gpt2
     let vocabulary = settings.vocabulary(setup.config())?;
     let config = settings.built(&vocabulary)?;
     vocabulary.check_context(settings.context, config.context)?;
+    setup.cut_by(|| config.tensor_plan())?;
     let model = setup.model(|scope| Gpt2::new(scope, &config))?;
     let Gpt2Config { layers, width, heads, context, .. } = config;
     let about = &vocabulary.about;

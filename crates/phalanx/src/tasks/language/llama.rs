@@ -154,6 +154,7 @@ fn build(setup: &mut Setup<'_>, settings: &LlamaSettings) -> Result<Training<Dec
         let problem = "train.graphs = true: tokens choose their experts, so steps compute different things; set it to false";
         return Err(TrainError::Setup(problem.to_owned()));
     }
+    setup.cut_by(|| config.tensor_plan())?;
     let model = setup.model(|scope| Decoder::new(scope, &config))?;
     let DecoderConfig { layers, width, heads, key_heads, context, experts, .. } = config;
     let about = &vocabulary.about;

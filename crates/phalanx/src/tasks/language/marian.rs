@@ -251,6 +251,7 @@ fn build(setup: &mut Setup<'_>, settings: &MarianSettings) -> Result<Training<Tr
             settings.context, config.context
         )));
     }
+    setup.cut_by(|| config.tensor_plan())?;
     let model = setup.model(|scope| Translator::new(scope, &config))?;
     let TranslationConfig { encoder_layers, decoder_layers, width, encoder_heads, .. } = config;
     let description = format!(

@@ -8,8 +8,9 @@ use crate::backend::{Array, Dropout, Random};
 use crate::{Key, Result};
 
 /// Returns the dropout of the kernels.
-pub(super) fn dropout_of(Dropout { key, p, first_sample }: Dropout) -> kernels::Dropout {
-    kernels::Dropout { key: stream(key), p, first_sample }
+pub(super) fn dropout_of(Dropout { key, p, first_sample, rows }: Dropout) -> kernels::Dropout {
+    let rows = rows.map(|rows| kernels::SampleRows { first: rows.first, all: rows.all });
+    kernels::Dropout { key: stream(key), p, first_sample, rows }
 }
 
 fn stream(key: Key) -> StreamKey {

@@ -204,8 +204,7 @@ impl ParamBucket {
             let range = meet(&entry.range, &owned)?;
             let first = owned.start + range.start - entry.range.start;
             let (part, shape) = (first..first + range.len(), Shape::from(range.len()));
-            let (name, is_turned) = (entry.name.clone(), entry.is_turned);
-            Some(BucketEntry { name, shape, range, part, is_turned, init: entry.init })
+            Some(BucketEntry { shape, range, part, ..entry.clone() })
         });
         entries.collect()
     }
@@ -214,8 +213,8 @@ impl ParamBucket {
     pub fn owned_groups(&self) -> Vec<OwnedGroup> {
         let owned = self.owned();
         let of = |group: &ParamGroup| {
-            let &ParamGroup { decay, rate, .. } = group;
-            Some(OwnedGroup { range: meet(&group.range, &owned)?, decay, rate })
+            let &ParamGroup { decay, rate, counts, .. } = group;
+            Some(OwnedGroup { range: meet(&group.range, &owned)?, decay, rate, counts })
         };
         self.groups().iter().filter_map(of).collect()
     }
@@ -242,7 +241,7 @@ impl ParamBucket {
             for start in met.clone().step_by(CHUNK) {
                 let chunk = start..(start + CHUNK).min(met.end);
                 let out = &mut scratch[..chunk.len()];
-                entry.init.fill(entry.shape.dims(), key, chunk, out);
+                entry.initial_values(key, chunk, out);
                 if single {
                     narrow.extend(out.iter().map(|v| *v as f32));
                 } else {

@@ -47,7 +47,7 @@ fn a_shard_is_a_range_of_entries_and_groups() {
         assert_eq!(seen, [4, 3], "{world} ranks own everything once");
     }
     bucket.set_owned(3..6).expect("all are in memory");
-    assert_eq!(bucket.owned_groups(), [OwnedGroup { range: 0..3, decay: true, rate: 1.0 }]);
+    assert_eq!(bucket.owned_groups(), [OwnedGroup { range: 0..3, decay: true, rate: 1.0, counts: true }]);
     assert!(bucket.set_owned(3..8).is_err());
 }
 

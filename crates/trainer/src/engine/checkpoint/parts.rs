@@ -1,10 +1,11 @@
 //! The part of a checkpoint that one rank writes: copies of tensors, sorted into files.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use candle_core::Tensor;
 use phalanx_sharding::{Partition, ShardRole};
-use phalanx_tensor::{ParamBucket, ParamStore, TensorError};
+use phalanx_tensor::{ParamBucket, ParamStore, Portion, PortionPiece, TensorError, TensorRank};
 
 use crate::engine::error::TrainError;
 use phalanx_checkpoint::{EMA, MODEL, NewFile, NewPiece};
@@ -12,21 +13,24 @@ use phalanx_checkpoint::{EMA, MODEL, NewFile, NewPiece};
 /// Sorts tensors into files: whole tensors into a file for each kind, shards into the rank's own file.
 pub(in crate::engine) struct CheckpointParts {
     role: ShardRole,
+    /// This rank among those that compute parts of the same layers.
+    tensor: TensorRank,
     /// The shapes of parameters, and the first elements that this rank owns.
     params: BTreeMap<String, OwnedPart>,
     files: BTreeMap<String, Vec<NewPiece>>,
 }
 
-/// The shape of a parameter, and the first element that this rank owns.
+/// The shape of a whole parameter, and the first element that this rank owns of it, or of its portion.
 struct OwnedPart {
     shape: Vec<usize>,
+    portion: Option<Arc<Portion>>,
     start: usize,
 }
 
 impl CheckpointParts {
     /// Creates the empty part of a rank with this role.
-    pub(in crate::engine) fn new(role: ShardRole) -> Self {
-        Self { role, params: BTreeMap::new(), files: BTreeMap::new() }
+    pub(in crate::engine) fn new(role: ShardRole, tensor: TensorRank) -> Self {
+        Self { role, tensor, params: BTreeMap::new(), files: BTreeMap::new() }
     }
 
     /// Records the shapes of a network's parameters, and the elements that this rank owns: those that it updates.
@@ -35,7 +39,8 @@ impl CheckpointParts {
         let starts: BTreeMap<String, usize> = owned.map(|entry| (entry.name, entry.part.start)).collect();
         let place = |param: &phalanx_tensor::Param| {
             let start = starts.get(param.name()).copied().unwrap_or(0);
-            (param.name().to_owned(), OwnedPart { shape: param.shape().dims().to_vec(), start })
+            let shape = param.whole_shape().dims().to_vec();
+            (param.name().to_owned(), OwnedPart { shape, portion: param.portion().cloned(), start })
         };
         self.params.extend(store.params().iter().map(place));
     }
@@ -44,7 +49,7 @@ impl CheckpointParts {
     pub(in crate::engine) fn add_whole_values(&mut self, store: &ParamStore) -> Result<(), TrainError> {
         if self.role.saves(Partition::Replicated) {
             for (name, tensor) in store.state_dict()? {
-                self.put(Partition::Replicated, MODEL, name, tensor, 0);
+                self.put(Partition::Replicated, MODEL, &name, tensor, 0)?;
             }
         }
         Ok(())
@@ -57,45 +62,85 @@ impl CheckpointParts {
                 let Some(values) = param.owned_values()? else { continue };
                 for entry in param.owned_entries() {
                     let part = values.narrow(entry.range)?.copy()?.to_host()?;
-                    self.put(Partition::Sharded, MODEL, entry.name, part, entry.part.start);
+                    self.put(Partition::Sharded, MODEL, &entry.name, part, entry.part.start)?;
                 }
             }
         }
         if self.role.saves(Partition::Replicated) {
             for buffer in store.buffers() {
                 let value = buffer.to_host()?.copy().map_err(TensorError::from)?;
-                self.put(Partition::Sharded, MODEL, buffer.name().to_owned(), value, 0);
+                self.put(Partition::Sharded, MODEL, buffer.name(), value, 0)?;
             }
         }
         Ok(())
     }
 
     /// Adds optimizer state or averages of the owned elements, named `{kind}.{parameter}`.
-    pub(in crate::engine) fn add_state(&mut self, named: Vec<(String, Tensor)>) {
+    pub(in crate::engine) fn add_state(&mut self, named: Vec<(String, Tensor)>) -> Result<(), TrainError> {
         for (key, tensor) in named {
             let (kind, name) = key.split_once('.').unwrap_or(("", &key));
             let start = self.params.get(name).map_or(0, |part| part.start);
-            self.put(self.role.optimizer, kind, name.to_owned(), tensor, start);
+            self.put(self.role.optimizer, kind, name, tensor, start)?;
         }
+        Ok(())
     }
 
-    fn put(&mut self, layout: Partition, kind: &str, name: String, values: Tensor, start: usize) {
+    /// Adds elements of a tensor from `start` on, of the whole one or of this rank's portion of it. Of ranks that compute parts of the
+    /// same layers, the first one saves what is not cut.
+    fn put(
+        &mut self,
+        layout: Partition,
+        kind: &str,
+        name: &str,
+        values: Tensor,
+        start: usize,
+    ) -> Result<(), TrainError> {
         let ShardRole { shard, shards, .. } = self.role;
+        let TensorRank { rank, ranks } = self.tensor;
+        let of_portion = if ranks > 1 { format!("-tensor-{rank:05}-of-{ranks:05}") } else { String::new() };
         let (file, key) = match (layout, kind) {
             (Partition::Sharded, _) => (format!("rank-{shard:05}-of-{shards:05}"), format!("{kind}.{name}")),
             // PyTorch finds its own names there.
-            (_, MODEL) => ("model".to_owned(), name.clone()),
+            (_, MODEL) => ("model".to_owned(), name.to_owned()),
             (_, EMA) => ("ema".to_owned(), format!("{kind}.{name}")),
             _ => ("optimizer".to_owned(), format!("{kind}.{name}")),
         };
-        let shape = self.params.get(&name).map_or_else(|| values.dims().to_vec(), |part| part.shape.clone());
-        let region = (start..start + values.elem_count()).into();
-        let piece = NewPiece { kind: kind.to_owned(), name, shape, region, key, values };
-        self.files.entry(format!("{file}.safetensors")).or_default().push(piece);
+        let own = self.params.get(name);
+        let shape = own.map_or_else(|| values.dims().to_vec(), |part| part.shape.clone());
+        let new = |region, key, values| {
+            let (kind, name, shape) = (kind.to_owned(), name.to_owned(), shape.clone());
+            NewPiece { kind, name, shape, region, key, values }
+        };
+        let end = start + values.elem_count();
+        let pieces = match own.and_then(|own| own.portion.as_ref()) {
+            None if rank > 0 => return Ok(()),
+            None => vec![new((start..end).into(), key, values)],
+            Some(portion) => {
+                let flat = values.flatten_all().map_err(TensorError::from)?;
+                let mut pieces = Vec::new();
+                for (index, piece) in portion.pieces(start..end).into_iter().enumerate() {
+                    let key = if index == 0 { key.clone() } else { format!("{key}#{index}") };
+                    let values = gathered(&flat, start, &piece).map_err(TensorError::from)?;
+                    pieces.push(new(piece.whole.into(), key, values));
+                }
+                pieces
+            }
+        };
+        self.files.entry(format!("{file}{of_portion}.safetensors")).or_default().extend(pieces);
+        Ok(())
     }
 
     /// Returns the files.
     pub(in crate::engine) fn files(self) -> Vec<NewFile> {
         self.files.into_iter().map(|(name, pieces)| NewFile { name, pieces }).collect()
+    }
+}
+
+/// Copies a piece of a portion out of its elements from `start` on.
+fn gathered(flat: &Tensor, start: usize, piece: &PortionPiece) -> candle_core::Result<Tensor> {
+    let parts = piece.elements.iter().map(|elements| flat.narrow(0, elements.start - start, elements.len()));
+    match parts.collect::<candle_core::Result<Vec<_>>>()?.as_slice() {
+        [only] => only.force_contiguous(),
+        several => Tensor::cat(several, 0),
     }
 }

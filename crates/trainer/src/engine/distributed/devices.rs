@@ -103,6 +103,11 @@ impl Devices {
         self.mesh.as_ref()
     }
 
+    /// True if the configuration cuts layers over ranks, if only over one.
+    pub(super) fn cuts_layers(&self) -> bool {
+        self.parallel.tensor_ranks().is_some()
+    }
+
     pub(super) fn strategy(&self) -> Option<Strategy> {
         self.strategy
     }

@@ -28,8 +28,11 @@ mod roster;
 mod traffic;
 mod world;
 
+use std::sync::Arc;
+
 use phalanx_collectives::Communicator;
-use phalanx_sharding::{ProcessMesh, Ranks, Strategy};
+use phalanx_sharding::{ProcessMesh, Ranks, Strategy, single_rank_group};
+use phalanx_tensor::{ProcessGroup, TensorRank};
 
 pub(in crate::engine) use batch_split::{BatchSplit, RankBatch};
 use control::ControlPlane;
@@ -110,9 +113,33 @@ impl Distributed {
         self.devices.mesh().map_or(1, ProcessMesh::data_size)
     }
 
-    /// True if another rank does the same work and its results count, not this rank's.
+    /// True if another rank does the same work, and its files count, not this rank's.
     pub(in crate::engine) fn is_duplicate(&self) -> bool {
         self.devices.mesh().is_some_and(|mesh| mesh.duplicate() > 0)
+    }
+
+    /// True if another rank has the same results for the same samples, and they count, not this rank's.
+    pub(in crate::engine) fn repeats_results(&self) -> bool {
+        self.is_duplicate() || self.devices.mesh().is_some_and(|mesh| !mesh.is_first_of_model())
+    }
+
+    /// True if this rank computes what rank 0 draws or writes between two steps: all ranks that hold parts of its model take part.
+    pub(in crate::engine) fn computes_with_first(&self) -> bool {
+        self.data_rank() == 0 && !self.is_duplicate()
+    }
+
+    /// This rank among those that compute parts of the same layers.
+    pub(in crate::engine) fn tensor_rank(&self) -> TensorRank {
+        let group = self.devices.mesh().and_then(|mesh| mesh.axis("tensor").ok());
+        group.map_or(TensorRank::ALONE, |group| TensorRank { rank: group.rank(), ranks: group.world_size() })
+    }
+
+    /// The ranks that compute parts of the same layers; none if layers are not cut.
+    pub(in crate::engine) fn tensor_group(&self) -> Option<Arc<dyn ProcessGroup>> {
+        self.devices.cuts_layers().then(|| {
+            let group = self.devices.mesh().and_then(|mesh| mesh.group("tensor").ok());
+            group.unwrap_or_else(single_rank_group)
+        })
     }
 
     /// The ranks whose losses add up to the loss of a batch, by data rank.

@@ -16,7 +16,7 @@ use crate::config::Config;
 use crate::engine::checkpoint::newest_checkpoint;
 use crate::engine::data::{Batch, DataRecord, attributes, picture_transform};
 use crate::engine::error::TrainError;
-use crate::engine::training::{Built, Evaluator, StepInput, Weights};
+use crate::engine::training::{BuildTarget, Built, Evaluator, StepInput, Weights};
 use phalanx_run::{ConfusionMatrix, RunFolder};
 
 /// An evaluator with its network in memory.
@@ -41,7 +41,7 @@ impl LoadedEvaluator {
         let name = config.model.kind.clone();
         let open = || -> Result<Self, TrainError> {
             let checkpoint = newest_checkpoint(&RunFolder::open(run)?)?;
-            let mut built = task.build(config, None, Weights::Here, device)?;
+            let mut built = task.build(config, None, BuildTarget::whole(Weights::Here, device))?;
             built.load_for_use(&checkpoint, true)?;
             let listener = built.ready(config)?;
             let (prepare, session) = (

@@ -150,7 +150,7 @@ impl GenerativeMetrics {
         if let Some(folder) = folder.filter(|_| distributed.rank() == 0) {
             part.grid.write(folder)?;
         }
-        if distributed.is_duplicate() {
+        if distributed.repeats_results() {
             // Another rank contributes the same images.
             part = RankPart::empty(self.evaluators.len());
         }

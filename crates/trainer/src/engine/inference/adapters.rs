@@ -5,7 +5,7 @@ use phalanx_tensor::{AdaptedLayer, ComputeDevice, Param};
 use crate::config::Config;
 use crate::engine::TrainError;
 use crate::engine::distributed::Network;
-use crate::engine::training::{Task, Weights};
+use crate::engine::training::{BuildTarget, Task, Weights};
 use crate::engine::weights::peft::{self, PeftConfig};
 
 /// The classes of transformers that load models, with the names of their tasks in peft.
@@ -39,7 +39,8 @@ impl ModelAdapters {
         if config.lora.rank == 0 {
             return Ok(None);
         }
-        let built = task.build(config, Some(classes), Weights::Absent, &ComputeDevice::host())?;
+        let built =
+            task.build(config, Some(classes), BuildTarget::whole(Weights::Absent, &ComputeDevice::host()))?;
         let stores = || built.networks.iter().map(Network::store);
         let layers: Vec<AdaptedLayer> =
             stores().flat_map(|store| store.adapted_layers().iter().cloned()).collect();

@@ -61,7 +61,7 @@ pub(in crate::engine) fn evaluate(
     for batch in data.test_batches(distributed, limit, batch)? {
         let TestBatch { batch, positions, counts } = batch?;
         // Ranks with samples contrast them together.
-        let has_samples = counts && !distributed.is_duplicate();
+        let has_samples = counts && !distributed.repeats_results();
         let ranks = distributed.exchange().sum_of(f64::from(u8::from(has_samples)))? as usize;
         let batch_group = groups.first(ranks.max(1))?.filter(|_| counts);
         if !counts && session.listener.is_none() {
@@ -79,7 +79,7 @@ pub(in crate::engine) fn evaluate(
             classes.add(&evaluated.scored, &positions);
         }
     }
-    if distributed.is_duplicate() {
+    if distributed.repeats_results() {
         sums.clear();
     }
     sums.reduce(distributed)?;

@@ -5,7 +5,7 @@ use phalanx_tensor::ComputeDevice;
 
 use crate::config::{Config, Offload};
 use crate::engine::distributed::{Network, sync_options};
-use crate::engine::training::{Built, Task, Weights};
+use crate::engine::training::{BuildTarget, Built, Task, Weights};
 use crate::engine::{TrainError, optimize};
 
 /// The memory plans of a model under several strategies.
@@ -29,7 +29,7 @@ pub struct ModelPlan {
 /// # Errors
 /// If the model cannot be built, or strategies do not fit the number of ranks.
 pub fn plan_memory(task: &Task, config: &Config, strategies: &[Strategy]) -> Result<ModelPlan, TrainError> {
-    let built = task.build(config, None, Weights::Absent, &ComputeDevice::host())?;
+    let built = task.build(config, None, BuildTarget::whole(Weights::Absent, &ComputeDevice::host()))?;
     let codec = config.codec.settings(config.train.seed, "").codec().map_err(ShardingError::from)?;
     let goes = |strategy: &&Strategy| {
         strategy.goes_by(config.comm.algorithm).is_ok()

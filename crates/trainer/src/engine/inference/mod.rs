@@ -35,4 +35,4 @@ pub use trained::{TrainedModel, TrainedWeights};
 
 pub(super) use class_files::{class_report, write_class_files};
 pub(super) use evaluate::{TestPass, evaluate};
-pub(super) use samples::{Drawn, draw, draw_restored, write_grid};
+pub(super) use samples::{Drawn, drawn, grid_of, restored};

@@ -9,7 +9,7 @@ use super::{TrainedModel, TrainedWeights};
 use crate::config::Config;
 use crate::engine::device::Device;
 use crate::engine::distributed::{Cores, Network};
-use crate::engine::training::{Built, Task, Weights};
+use crate::engine::training::{BuildTarget, Built, Task, Weights};
 use crate::engine::weights::{HeadRule, load, load_adapters};
 use crate::engine::{TrainError, precision};
 
@@ -68,7 +68,7 @@ impl InferenceModel {
         load: impl FnOnce(&Built) -> Result<(), TrainError>,
     ) -> Result<Self, TrainError> {
         let device = Device::alone(config)?;
-        let mut built = task.build(config, classes, weights, device.compute())?;
+        let mut built = task.build(config, classes, BuildTarget::whole(weights, device.compute()))?;
         load(&built)?;
         let listener = built.ready(config)?;
         let threads = Cores::of(config, &device, None, false)?.threads(config.train.threads);

@@ -6,9 +6,7 @@ use std::time::{Duration, Instant};
 use phalanx_tensor::{ParamBucket, Tape};
 
 use super::model::InferenceModel;
-use super::{
-    Drawn, GridStyle, TestPass, TrainedModel, class_report, evaluate, write_class_files, write_grid,
-};
+use super::{Drawn, GridStyle, TestPass, TrainedModel, class_report, evaluate, grid_of, write_class_files};
 use crate::config::Config;
 use crate::engine::data::Data;
 use crate::engine::distributed::{BatchGroups, Distributed, Network};
@@ -138,7 +136,7 @@ pub fn sample_model(
     };
     let drawn = drawn.ok_or_else(|| draws_nothing(config))?;
     let report = SampleReport { samples: drawn.samples(), time: start.elapsed() };
-    write_grid(&drawn, drawing, (config.model.image_size, style), out)?;
+    grid_of(&drawn, drawing, (config.model.image_size, style))?.write(out)?;
     Ok(report)
 }
 

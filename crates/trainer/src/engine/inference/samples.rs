@@ -1,7 +1,5 @@
 //! Grids of samples, always from the same noise and prompts, so that images can be compared over the run.
 
-use std::path::Path;
-
 use candle_core::Tensor;
 use phalanx_tensor::{Key, Session, Tape, Value};
 
@@ -78,28 +76,24 @@ impl Drawn {
     }
 }
 
-/// Generates images and writes a grid. Returns false if the training generates nothing.
-pub(in crate::engine) fn draw(
+/// Generates images. Returns their grid; `None` if the training generates nothing.
+pub(in crate::engine) fn drawn(
     training: &dyn AnyTraining,
     session: Session,
     seed: u64,
     drawing: &Drawing,
     shape: (usize, GridStyle),
-    path: &Path,
-) -> Result<bool, TrainError> {
-    match Drawn::of(training, session, seed, drawing)? {
-        Some(drawn) => write_grid(&drawn, drawing, shape, path).map(|()| true),
-        None => Ok(false),
-    }
+) -> Result<Option<Grid>, TrainError> {
+    let drawn = Drawn::of(training, session, seed, drawing)?;
+    drawn.map(|drawn| grid_of(&drawn, drawing, shape)).transpose()
 }
 
-/// Writes a grid: a row for each prompt, or eight prompts in a row if each has one image. The panels of a sample are adjacent.
-pub(in crate::engine) fn write_grid(
+/// Returns a grid: a row for each prompt, or eight prompts in a row if each has one image. The panels of a sample are adjacent.
+pub(in crate::engine) fn grid_of(
     drawn: &Drawn,
     drawing: &Drawing,
     (size, style): (usize, GridStyle),
-    path: &Path,
-) -> Result<(), TrainError> {
+) -> Result<Grid, TrainError> {
     let Drawn { pictures, columns, abreast } = drawn;
     let columns = if *columns == 1 { (PROMPTS_ABREAST / abreast).max(1) } else { *columns };
     let mut grid = Grid::new(pictures.len(), columns * abreast, size, size)?.scaled(style.scale);
@@ -111,7 +105,7 @@ pub(in crate::engine) fn write_grid(
             None => grid.push(picture)?,
         }
     }
-    Ok(grid.write(path)?)
+    Ok(grid)
 }
 
 /// Returns the caption of each row of a drawing: its prompt, or both prompts of an interpolation.
@@ -124,24 +118,21 @@ fn captions(drawing: &Drawing) -> Vec<String> {
     }
 }
 
-/// Writes a grid of images [N, 3, size, size] in [-1, 1], each next to its reconstruction. Returns false if the training restores
-/// nothing.
-pub(in crate::engine) fn draw_restored(
+/// Returns a grid of images [N, 3, size, size] in [-1, 1], each next to its reconstruction; `None` if the training restores nothing.
+pub(in crate::engine) fn restored(
     training: &dyn AnyTraining,
     session: Session,
     images: &Tensor,
     size: usize,
-    path: &Path,
-) -> Result<bool, TrainError> {
+) -> Result<Option<Grid>, TrainError> {
     let images = Value::constant(session.device.put(images)?);
     let tape = Tape::forward_only(session);
-    let Some(restored) = training.restore(&tape, &images)? else { return Ok(false) };
+    let Some(restored) = training.restore(&tape, &images)? else { return Ok(None) };
     let (given, restored) = (planar(&images)?, planar(&restored)?);
     let pairs: Vec<Vec<f32>> = given.into_iter().zip(restored).flat_map(|pair| [pair.0, pair.1]).collect();
     let mut grid = Grid::new(pairs.len(), PROMPTS_ABREAST, size, size)?;
     for picture in &pairs {
         grid.push(picture)?;
     }
-    grid.write(path)?;
-    Ok(true)
+    Ok(Some(grid))
 }

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use phalanx_collectives::Clock;
 use phalanx_sharding::VirtualRanks;
-use phalanx_tensor::{ArithmeticCount, ComputeDevice, Context, Key, Listener, Session};
+use phalanx_tensor::{ArithmeticCount, ComputeDevice, Context, Key, Listener, ProcessGroup, Session};
 
 use super::sample_kind::SampleKind;
 use super::state::TrainState;
 use crate::config::Config;
 use crate::engine::distributed::Distributed;
 use crate::engine::peak::PeakRate;
-use crate::engine::training::{Notices, Task, Weights};
+use crate::engine::training::{BuildTarget, Notices, Task, Weights};
 use crate::engine::{Plan, TrainError};
 use phalanx_run::RunFolder;
 
@@ -24,6 +24,8 @@ pub(super) struct Environment<'a> {
     pub(super) context: Arc<Context>,
     /// The device that holds arrays.
     pub(super) device: ComputeDevice,
+    /// The ranks that compute parts of the same layers; none if layers are not cut.
+    pub(super) tensor_group: Option<Arc<dyn ProcessGroup>>,
     /// The root of all random streams.
     pub(super) key: Key,
     /// Counts the arithmetic of steps.
@@ -98,7 +100,8 @@ impl Environment<'_> {
     /// A session for passes that do not train.
     pub(super) fn evaluation_session(&self, listener: Option<Arc<dyn Listener>>) -> Session {
         let (precision, device) = (self.config.train.precision, self.device.clone());
-        Session { precision, device, listener, ..Session::evaluation(self.context.clone()) }
+        let tensor_group = self.tensor_group.clone();
+        Session { precision, device, listener, tensor_group, ..Session::evaluation(self.context.clone()) }
     }
 
     /// Builds the networks of a task and shares them among the ranks.
@@ -109,7 +112,9 @@ impl Environment<'_> {
         distributed: &Distributed,
     ) -> Result<TrainState, TrainError> {
         let weights = if distributed.is_shared() { Weights::ByRanks } else { Weights::Here };
-        let built = task.build(self.config, Some(classes), weights, &self.device)?;
+        let tensor = self.tensor_group.as_ref().map(|_| distributed.tensor_rank());
+        let target = BuildTarget { weights, device: &self.device, tensor };
+        let built = task.build(self.config, Some(classes), target)?;
         let (context, folder) = (self.context.clone(), self.folder.path());
         TrainState::new(self.config, built, &self.plan, distributed, context, folder)
     }

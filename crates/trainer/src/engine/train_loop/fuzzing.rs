@@ -12,7 +12,7 @@ use super::state::TrainState;
 use crate::config::Config;
 use crate::engine::checkpoint::{codec_file, codec_state, own_file};
 use crate::engine::distributed::{Distributed, Network};
-use crate::engine::training::{Task, Weights};
+use crate::engine::training::{BuildTarget, Task, Weights};
 use crate::engine::{Plan, TrainError, precision};
 use phalanx_checkpoint::{Checkpoint, EMA, MODEL, NewFile, NewPiece, StagingFolder};
 
@@ -49,7 +49,7 @@ impl Resumable {
     /// The state before the first step.
     fn state(&self) -> Result<TrainState, TrainError> {
         let place = self.distributed.device().compute();
-        let built = self.task.build(&self.config, None, Weights::Here, place)?;
+        let built = self.task.build(&self.config, None, BuildTarget::whole(Weights::Here, place))?;
         let (plan, context) = (&self.plan, self.context.clone());
         TrainState::new(&self.config, built, plan, &self.distributed, context, &self.folder)
     }

@@ -12,6 +12,15 @@ use crate::engine::TrainError;
 use crate::engine::distributed::Distributed;
 use crate::engine::error::Divergence;
 
+/// The part of a tensor that a rank holds; ranks with the same part hold the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(super) struct HeldPart {
+    /// The rank's shard, if ranks of data hold different ones.
+    pub(super) shard: Option<usize>,
+    /// The rank's portion, if layers are cut over ranks and this one is.
+    pub(super) portion: Option<usize>,
+}
+
 /// The hash of one tensor, or of the part of it that a rank holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Fingerprint {
@@ -19,14 +28,13 @@ pub(super) struct Fingerprint {
     pub(super) kind: String,
     /// The parameter or buffer.
     pub(super) name: String,
-    /// True if each rank holds all of it; otherwise ranks with the same shard hold the same part.
-    pub(super) is_whole: bool,
+    pub(super) part: HeldPart,
     pub(super) hash: String,
 }
 
 impl Fingerprint {
     fn is_of_same_tensor(&self, other: &Self) -> bool {
-        (&self.kind, &self.name, self.is_whole) == (&other.kind, &other.name, other.is_whole)
+        (&self.kind, &self.name, self.part) == (&other.kind, &other.name, other.part)
     }
 }
 
@@ -34,33 +42,43 @@ impl Fingerprint {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct RankHash {
     host: String,
-    /// The rank's shard.
-    shard: usize,
-    /// The hash of what each rank holds.
-    whole: String,
-    /// The hash of what ranks with the same shard hold.
-    sharded: String,
+    /// The parts, each with the hash of all that is held in that way.
+    parts: Vec<PartHash>,
+}
+
+/// The hash of everything that a rank holds in one way.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct PartHash {
+    part: HeldPart,
+    hash: String,
 }
 
 impl RankHash {
-    fn new(host: String, shard: usize, all: &[Fingerprint]) -> Self {
-        let of = |whole: bool| {
-            let mut hasher = blake3::Hasher::new();
-            for Fingerprint { kind, name, hash, .. } in all.iter().filter(|one| one.is_whole == whole) {
-                hasher.update(format!("{kind}\0{name}\0{hash}\n").as_bytes());
-            }
-            hasher.finalize().to_hex().to_string()
+    fn new(host: String, all: &[Fingerprint]) -> Self {
+        let mut hashers: BTreeMap<HeldPart, blake3::Hasher> = BTreeMap::new();
+        for Fingerprint { kind, name, part, hash } in all {
+            let hasher = hashers.entry(*part).or_default();
+            hasher.update(format!("{kind}\0{name}\0{hash}\n").as_bytes());
+        }
+        let hash = |(part, hasher): (HeldPart, blake3::Hasher)| {
+            let hash = hasher.finalize().to_hex().to_string();
+            PartHash { part, hash }
         };
-        Self { host, shard, whole: of(true), sharded: of(false) }
+        Self { host, parts: hashers.into_iter().map(hash).collect() }
+    }
+
+    fn hash_of(&self, part: HeldPart) -> Option<&str> {
+        self.parts.iter().find(|own| own.part == part).map(|own| own.hash.as_str())
     }
 }
 
-/// True if the hashes of all ranks are equal, and those of each shard.
+/// True if the hashes of each part are equal on all ranks that hold it.
 fn agree(ranks: &[RankHash]) -> bool {
-    let of_shard: BTreeMap<usize, &RankHash> = ranks.iter().rev().map(|rank| (rank.shard, rank)).collect();
-    let is_first =
-        |rank: &RankHash| of_shard.get(&rank.shard).is_none_or(|first| first.sharded == rank.sharded);
-    ranks.iter().all(|rank| rank.whole == ranks[0].whole && is_first(rank))
+    let mut known: BTreeMap<HeldPart, &str> = BTreeMap::new();
+    ranks
+        .iter()
+        .flat_map(|rank| &rank.parts)
+        .all(|own| *known.entry(own.part).or_insert(&own.hash) == own.hash)
 }
 
 /// Finds the first tensor that ranks hold differently, and the ranks apart from a strict majority. `prints` are those of each rank.
@@ -71,22 +89,16 @@ fn first_difference(ranks: &[RankHash], prints: &[Vec<Fingerprint>]) -> Option<D
             tensors.push(print);
         }
     }
-    let groups = |tensor: &Fingerprint| groups(ranks, tensor.is_whole);
-    let of = |tensor: &Fingerprint, members: &[usize]| difference(tensor, members, ranks, prints);
     let mut found = tensors
         .into_iter()
-        .flat_map(|tensor| groups(tensor).into_iter().filter_map(move |group| of(tensor, &group)));
+        .filter_map(|tensor| difference(tensor, &holders(ranks, tensor.part), ranks, prints));
     let first = found.next()?;
     Some(Divergence { further: found.count(), ..first })
 }
 
-/// The groups of ranks that hold the same: all ranks, or those of each shard.
-fn groups(ranks: &[RankHash], is_whole: bool) -> Vec<Vec<usize>> {
-    let mut by_shard: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-    for (rank, hash) in ranks.iter().enumerate() {
-        by_shard.entry(if is_whole { 0 } else { hash.shard }).or_default().push(rank);
-    }
-    by_shard.into_values().collect()
+/// The ranks that hold a part.
+fn holders(ranks: &[RankHash], part: HeldPart) -> Vec<usize> {
+    (0..ranks.len()).filter(|rank| ranks[*rank].hash_of(part).is_some()).collect()
 }
 
 /// Returns the difference in a tensor between these ranks, if there is one.
@@ -120,10 +132,9 @@ fn difference(
 pub(super) fn check_replicas(
     distributed: &Distributed,
     step: u64,
-    shard: usize,
     prints: &[Fingerprint],
 ) -> Result<(), TrainError> {
-    let Some(found) = compare(distributed, shard, prints)? else { return Ok(()) };
+    let Some(found) = compare(distributed, prints)? else { return Ok(()) };
     // The first rank of the odd ones, or of all, reports the error.
     let own = distributed.rank();
     let reports = found.odd.first().or(found.ranks.first()).is_some_and(|first| *first == own);
@@ -131,13 +142,9 @@ pub(super) fn check_replicas(
 }
 
 /// Returns the first difference between ranks. All ranks call this together and find the same.
-fn compare(
-    distributed: &Distributed,
-    shard: usize,
-    prints: &[Fingerprint],
-) -> Result<Option<Divergence>, TrainError> {
+fn compare(distributed: &Distributed, prints: &[Fingerprint]) -> Result<Option<Divergence>, TrainError> {
     let wrong = |error: serde_json::Error| TrainError::Setup(format!("hashes of replicas: {error}"));
-    let own = RankHash::new(distributed.host().1, shard, prints);
+    let own = RankHash::new(distributed.host().1, prints);
     let ranks = distributed.exchange().gather_text(&serde_json::to_string(&own).map_err(wrong)?)?;
     let ranks: Vec<RankHash> =
         ranks.iter().map(|text| serde_json::from_str(text)).collect::<Result<_, _>>().map_err(wrong)?;
@@ -154,14 +161,14 @@ fn compare(
 mod tests {
     use super::*;
 
-    fn print(name: &str, is_whole: bool, hash: &str) -> Fingerprint {
-        Fingerprint { kind: "model".to_owned(), name: name.to_owned(), is_whole, hash: hash.to_owned() }
+    const WHOLE: HeldPart = HeldPart { shard: None, portion: None };
+
+    fn print(name: &str, part: HeldPart, hash: &str) -> Fingerprint {
+        Fingerprint { kind: "model".to_owned(), name: name.to_owned(), part, hash: hash.to_owned() }
     }
 
-    fn found(shards: &[usize], prints: &[Vec<Fingerprint>]) -> Option<Divergence> {
-        let hash = |(rank, prints): (usize, &Vec<Fingerprint>)| {
-            RankHash::new(format!("host{rank}"), shards[rank], prints)
-        };
+    fn found(prints: &[Vec<Fingerprint>]) -> Option<Divergence> {
+        let hash = |(rank, prints): (usize, &Vec<Fingerprint>)| RankHash::new(format!("host{rank}"), prints);
         let ranks: Vec<RankHash> = prints.iter().enumerate().map(hash).collect();
         let difference = first_difference(&ranks, prints);
         assert_eq!(agree(&ranks), difference.is_none(), "the short comparison finds what the long one does");
@@ -170,25 +177,27 @@ mod tests {
 
     #[test]
     fn the_odd_rank_of_three_is_named_and_of_two_both() {
-        let of = |hash: &str| vec![print("a", true, "0"), print("b", true, hash), print("c", true, hash)];
-        assert_eq!(found(&[0; 3], &[of("1"), of("1"), of("1")]), None);
-        let odd = found(&[0; 3], &[of("1"), of("2"), of("1")]).expect("one differs");
+        let of = |hash: &str| vec![print("a", WHOLE, "0"), print("b", WHOLE, hash), print("c", WHOLE, hash)];
+        assert_eq!(found(&[of("1"), of("1"), of("1")]), None);
+        let odd = found(&[of("1"), of("2"), of("1")]).expect("one differs");
         assert_eq!((odd.name.as_str(), odd.odd.as_slice(), odd.further), ("b", &[1][..], 1));
         assert_eq!((odd.ranks, odd.hosts), (vec![0, 1, 2], vec!["host1".to_owned()]));
-        let both = found(&[0; 2], &[of("1"), of("2")]).expect("they differ");
+        let both = found(&[of("1"), of("2")]).expect("they differ");
         assert_eq!((both.odd, both.ranks), (vec![], vec![0, 1]));
         assert_eq!(both.hosts, ["host0", "host1"]);
     }
 
     #[test]
     fn shards_are_compared_among_ranks_that_have_the_same() {
-        let of = |hash: &str| vec![print("a", false, hash), print("b", true, "0")];
-        let shards = [0, 1, 0, 1, 0, 1];
-        let equal = [of("1"), of("2"), of("1"), of("2"), of("1"), of("2")];
-        assert_eq!(found(&shards, &equal), None);
+        let of = |rank: usize, hash: &str| {
+            let part = HeldPart { shard: Some(rank % 2), portion: None };
+            vec![print("a", part, hash), print("b", WHOLE, "0")]
+        };
+        let equal = [of(0, "1"), of(1, "2"), of(2, "1"), of(3, "2"), of(4, "1"), of(5, "2")];
+        assert_eq!(found(&equal), None);
         let mut odd = equal;
-        odd[3] = of("3");
-        let odd = found(&shards, &odd).expect("one differs");
+        odd[3] = of(3, "3");
+        let odd = found(&odd).expect("one differs");
         assert_eq!((odd.odd, odd.ranks), (vec![3], vec![1, 3, 5]));
     }
 }

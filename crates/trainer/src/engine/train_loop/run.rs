@@ -91,7 +91,18 @@ impl<'a> Parts<'a> {
         };
         let (key, arithmetic) = (Key::new(config.train.seed), ArithmeticCount::default());
         let notices = Notices::default();
-        let env = Environment { folder, config, plan, context, device, key, arithmetic, peak, notices };
+        let env = Environment {
+            folder,
+            config,
+            plan,
+            context,
+            device,
+            tensor_group: distributed.tensor_group(),
+            key,
+            arithmetic,
+            peak,
+            notices,
+        };
         let state = env.build_state(task, data.num_classes(), distributed)?;
         check_measure(config, &*state.training)?;
         check_range_test(config, &*state.training)?;

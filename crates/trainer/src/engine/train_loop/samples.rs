@@ -11,7 +11,7 @@ use super::state::TrainState;
 use crate::engine::TrainError;
 use crate::engine::data::Data;
 use crate::engine::distributed::Distributed;
-use crate::engine::inference::{GridStyle, draw, draw_restored};
+use crate::engine::inference::{GridStyle, drawn, restored};
 use crate::engine::training::{AnyTraining, Drawing, ImageSource, TokenChoice, Writing};
 
 /// Writes a token for each configured prompt of texts: one that the model cannot take is refused before the first step, not when
@@ -27,7 +27,7 @@ pub(super) fn check_prompts(
     }
     let session = env.evaluation_session(state.listener());
     state.with_averages(|training| {
-        let prompts = env.config.sample.prompts.iter().filter(|_| distributed.rank() == 0);
+        let prompts = env.config.sample.prompts.iter().filter(|_| distributed.computes_with_first());
         for prompt in prompts {
             let writing = Writing { prompts: vec![prompt.clone()], max_tokens: 1, ..writing_of(env) };
             let written = training.write(&Tape::forward_only(session.clone()), &writing, &mut |_| {});
@@ -51,10 +51,13 @@ pub(super) fn write_samples(
         SampleKind::Texts(text_use) => {
             let session = env.evaluation_session(state.listener());
             let writing = writing_of(env);
-            state.with_averages(|training| match distributed.rank() {
-                0 => write_texts(training, &Tape::forward_only(session.clone()), &writing, (text_use, path)),
-                _ => Ok(false),
-            })
+            let all = state.with_averages(|training| match distributed.computes_with_first() {
+                true => texts(training, &Tape::forward_only(session.clone()), &writing, text_use).map(Some),
+                false => Ok(None),
+            })?;
+            let Some(all) = all.filter(|_| distributed.rank() == 0) else { return Ok(false) };
+            write_aside(path, all.as_bytes()).map_err(RunError::io("write", path))?;
+            Ok(true)
         }
     }
 }
@@ -77,20 +80,22 @@ fn write_pictures(
     let session = env.evaluation_session(state.listener());
     let seed = env.config.train.seed;
     let (drawing, size) = (Drawing::samples(&prompts, sample.columns), env.config.model.image_size);
-    let is_written = state.with_averages(|training| match distributed.rank() {
-        0 if restores => {
+    let grid = state.with_averages(|training| match distributed.computes_with_first() {
+        true if restores => {
             let batch = data.test_samples(sample.rows, 0..sample.rows)?;
-            draw_restored(training, session.clone(), batch.tensor("images")?, size, path)
+            restored(training, session.clone(), batch.tensor("images")?, size)
         }
-        0 => draw(training, session.clone(), seed, &drawing, (size, GridStyle::default()), path),
-        _ => Ok(false),
+        true => drawn(training, session.clone(), seed, &drawing, (size, GridStyle::default())),
+        false => Ok(None),
     })?;
-    if is_written && !restores {
+    let Some(grid) = grid.filter(|_| distributed.rank() == 0) else { return Ok(false) };
+    grid.write(path)?;
+    if !restores {
         let list = path.with_file_name("prompts.txt");
         let lines: String = prompts.iter().map(|prompt| format!("{prompt}\n")).collect();
         write_aside(&list, lines.as_bytes()).map_err(RunError::io("write", &list))?;
     }
-    Ok(is_written)
+    Ok(true)
 }
 
 /// Returns the request for texts: one for each prompt, or as many as there are rows without any.
@@ -105,18 +110,17 @@ fn writing_of(env: &Environment<'_>) -> Writing {
     Writing { prompts, samples, max_tokens: sample.tokens, choice, cached: true, seed: env.config.train.seed }
 }
 
-/// Writes texts to a file, each below its number.
-fn write_texts(
+/// Continues the prompts. Returns the texts, each below its number.
+fn texts(
     training: &dyn AnyTraining,
     tape: &Tape,
     writing: &Writing,
-    (text_use, path): (TextUse, &Path),
-) -> Result<bool, TrainError> {
+    text_use: TextUse,
+) -> Result<String, TrainError> {
     let texts = training.write(tape, writing, &mut |_| {})?.unwrap_or_default();
     let mut all = String::new();
     for (number, text) in texts.iter().enumerate() {
         all += &format!("[{}]\n{}\n", number + 1, writing.whole(text, text_use));
     }
-    write_aside(path, all.as_bytes()).map_err(RunError::io("write", path))?;
-    Ok(true)
+    Ok(all)
 }

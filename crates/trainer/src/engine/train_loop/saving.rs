@@ -39,8 +39,8 @@ impl Saving {
         let _checking = tracing::trace_span!(target: "phalanx_trace::evaluation", "check replicas").entered();
         // A rank without samples of a step does not move statistics of synchronised batch norm, until it takes rank 0's.
         let has_equal_buffers = env.config.data.tail == Tail::Drop;
-        let (shard, prints) = state.fingerprints(has_equal_buffers)?;
-        check_replicas(distributed, state.step, shard, &prints)?;
+        let prints = state.fingerprints(distributed, has_equal_buffers)?;
+        check_replicas(distributed, state.step, &prints)?;
         self.compared = Some(state.step);
         Ok(())
     }

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use phalanx_run::{RunFolder, StopFlag};
-use phalanx_tensor::ComputeDevice;
+use phalanx_tensor::{ComputeDevice, TensorRank};
 
 use super::reporter::{prepare, write_partial};
 use super::run::{Run, RunEnd};
@@ -12,7 +12,7 @@ use crate::config::{Config, Resolved};
 use crate::engine::data::Data;
 use crate::engine::distributed::{Distributed, World};
 use crate::engine::observer::Observer;
-use crate::engine::training::{Task, Weights};
+use crate::engine::training::{BuildTarget, Task, Weights};
 use crate::engine::{TrainError, weights};
 
 /// Trains a task as one rank of `world`, until the configured step or until `stop` is raised on any rank. Resumes from the newest
@@ -53,7 +53,10 @@ pub fn rehearse(task: &Task, config: &Config) -> Result<(), TrainError> {
     let (device, alone) = (ComputeDevice::host(), Distributed::none());
     let data = Data::open(config, task.open_data(config), &alone, &device, 0)?;
     data.plan(config)?;
-    let built = task.build(config, Some(data.num_classes()), Weights::Absent, &device)?;
+    // The first rank's portions, if layers are cut.
+    let tensor = config.parallel.tensor_ranks().map(|ranks| TensorRank { rank: 0, ranks });
+    let target = BuildTarget { tensor, ..BuildTarget::whole(Weights::Absent, &device) };
+    let built = task.build(config, Some(data.num_classes()), target)?;
     weights::check_configured(config, &built, true)?;
     check_measure(config, &*built.training)?;
     check_range_test(config, &*built.training)

@@ -47,5 +47,5 @@ pub(super) use classes::{CLASS_SUMS, ScoredSample};
 pub(super) use forward::ForwardPass;
 pub(super) use notices::Notices;
 pub(super) use phase::{Phase, TrainingOutline};
-pub(super) use setup::{Built, Weights};
+pub(super) use setup::{BuildTarget, Built, Weights};
 pub(super) use weight_names::WeightNames;

@@ -44,8 +44,8 @@ pub(super) fn load_of_run(
         let there = named(param.name())?;
         let kind = if reader.pieces(EMA, &there).is_empty() { MODEL } else { EMA };
         let value = reader.read(kind, &there)?;
-        if value.dims() != param.dims() {
-            let (found, own) = (value.dims(), param.dims());
+        if value.dims() != param.whole_shape().dims() {
+            let (found, own) = (value.dims(), param.whole_shape().dims());
             return Err(problem(format!("`{there}` has shape {found:?}, here it has {own:?}")));
         }
         param.set(&value)?;

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use phalanx_data::Attribute;
 use phalanx_tensor::io::{load_into, load_network};
 use phalanx_tensor::{
-    BuildOptions, ComputeDevice, Key, Listener, LoadReport, ParamStore, Scope, StoreBuilder, TensorError,
+    BuildOptions, ComputeDevice, Key, Listener, LoadReport, Param, ParamStore, Scope, StoreBuilder,
+    TensorError, TensorPlan, TensorRank,
 };
 
 use super::any_training::AnyTraining;
@@ -34,15 +35,32 @@ pub(in crate::engine) enum Weights {
     Absent,
 }
 
+/// Where networks are built.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::engine) struct BuildTarget<'a> {
+    pub(in crate::engine) weights: Weights,
+    /// The place of parameters.
+    pub(in crate::engine) device: &'a ComputeDevice,
+    /// This rank among those that compute parts of the same layers; none if layers are not cut.
+    pub(in crate::engine) tensor: Option<TensorRank>,
+}
+
+impl<'a> BuildTarget<'a> {
+    /// Whole networks.
+    pub(in crate::engine) fn whole(weights: Weights, device: &'a ComputeDevice) -> Self {
+        Self { weights, device, tensor: None }
+    }
+}
+
 /// Registers the networks of a training.
 #[derive(Debug)]
 pub struct Setup<'a> {
     config: &'a Config,
     classes: Option<usize>,
     key: Key,
-    weights: Weights,
-    /// The place of parameters.
-    device: ComputeDevice,
+    target: BuildTarget<'a>,
+    /// The plan by which the layers of the next network are cut over ranks.
+    plan: TensorPlan,
     networks: Vec<Network>,
     /// The names of networks that other settings of the training have.
     left_out: Vec<String>,
@@ -124,13 +142,11 @@ impl<'a> Setup<'a> {
     pub(in crate::engine) fn new(
         config: &'a Config,
         classes: Option<usize>,
-        weights: Weights,
-        device: &ComputeDevice,
+        target: BuildTarget<'a>,
     ) -> Self {
         let key = Key::new(config.train.seed).stream("weights");
-        let (device, networks, left_out) = (device.clone(), Vec::new(), Vec::new());
-        let rules = RuleUse::default();
-        Self { config, classes, key, weights, device, networks, left_out, rules }
+        let (plan, rules) = (TensorPlan::default(), RuleUse::default());
+        Self { config, classes, key, target, plan, networks: Vec::new(), left_out: Vec::new(), rules }
     }
 
     /// The run's configuration.
@@ -264,6 +280,27 @@ impl<'a> Setup<'a> {
         Ok(())
     }
 
+    /// Sets the plan by which the layers of the next network are cut over ranks, if they are. Rules of `tensor.plan` go before those of
+    /// the plan.
+    ///
+    /// # Errors
+    /// Errors of `plan`.
+    pub fn cut_by(
+        &mut self,
+        plan: impl FnOnce() -> Result<TensorPlan, TensorError>,
+    ) -> Result<(), TrainError> {
+        if self.target.tensor.is_some() {
+            self.plan = plan()?;
+        }
+        Ok(())
+    }
+
+    /// Returns the plan of the next network with the rules of the configuration.
+    fn take_plan(&mut self) -> Result<TensorPlan, TrainError> {
+        let own = self.config.tensor.plan.iter().map(String::as_str);
+        Ok(std::mem::take(&mut self.plan).with_rules(own)?)
+    }
+
     /// Checks the name of a network.
     fn named(&self, name: &str) -> Result<(), TrainError> {
         let sound = |letter: char| letter.is_ascii_alphanumeric() || letter == '_' || letter == '-';
@@ -278,12 +315,8 @@ impl<'a> Setup<'a> {
         Ok(())
     }
 
-    fn add<N>(
-        &mut self,
-        name: &str,
-        load: Option<Load<'_>>,
-        build: impl FnOnce(&Scope) -> Result<N, TensorError>,
-    ) -> Result<N, TrainError> {
+    /// Refuses a network without a name of its own.
+    fn check_new(&self, name: &str) -> Result<(), TrainError> {
         if let Some(other) = self.networks.iter().find(|other| other.name() == name) {
             return Err(TrainError::Setup(match other.name() {
                 "" => "two networks have no name: Setup::network gives them names".to_owned(),
@@ -297,17 +330,28 @@ impl<'a> Setup<'a> {
                 "one network has no name, another is `{named}`; {problem}"
             )));
         }
+        Ok(())
+    }
+
+    fn add<N>(
+        &mut self,
+        name: &str,
+        load: Option<Load<'_>>,
+        build: impl FnOnce(&Scope) -> Result<N, TensorError>,
+    ) -> Result<N, TrainError> {
+        self.check_new(name)?;
         let config = self.config.for_network(name);
         // Files are read into whole parameters.
-        let load = load.filter(|_| self.weights != Weights::Placeholder);
-        let fill = match self.weights {
+        let BuildTarget { weights, device, tensor } = self.target;
+        let load = load.filter(|_| weights != Weights::Placeholder);
+        let fill = match weights {
             Weights::Here | Weights::Placeholder => true,
             Weights::ByRanks => load.is_some(),
             Weights::Absent => false,
         };
         // Without values, no GPU is needed.
-        let device =
-            if self.weights == Weights::Absent { ComputeDevice::host() } else { self.device.clone() };
+        let device = if weights == Weights::Absent { ComputeDevice::host() } else { device.clone() };
+        let plan = self.take_plan()?;
         let rules = Arc::new(config.param_rules(name).map_err(TrainError::Setup)?);
         let builder = StoreBuilder::new(BuildOptions {
             device,
@@ -315,8 +359,9 @@ impl<'a> Setup<'a> {
             key: self.key,
             decay_matrices_only: config.optim.decay_matrices_only,
             rules: rules.clone(),
+            layout: tensor.map(|tensor| plan.layout(tensor)),
             fill,
-            zeros: self.weights == Weights::Placeholder,
+            zeros: weights == Weights::Placeholder,
             unit_bytes: mib(config.train.unit_mib),
             bucket_bytes: config.train.bucket_kib.saturating_mul(1 << 10),
             ..BuildOptions::default()
@@ -327,6 +372,9 @@ impl<'a> Setup<'a> {
         if store.params().is_empty() {
             let whose = if name.is_empty() { "the network".to_owned() } else { format!("network `{name}`") };
             return Err(TrainError::Setup(format!("{whose} has no parameters")));
+        }
+        if tensor.is_some() {
+            check_plan(name, &plan, &store)?;
         }
         self.rules.add(name, &store, &rules)?;
         if let (true, Some(load)) = (fill, load) {
@@ -377,11 +425,34 @@ fn load_named(name: &str, path: &Path, store: &ParamStore) -> Result<(), TrainEr
     }
 }
 
+/// Refuses a network of which no layer is cut, and rules that name nothing.
+fn check_plan(name: &str, plan: &TensorPlan, store: &ParamStore) -> Result<(), TrainError> {
+    let whose = if name.is_empty() { "the network".to_owned() } else { format!("network `{name}`") };
+    let names: Vec<&str> = store.params().iter().map(Param::name).collect();
+    if let Some(pattern) = plan.unmatched(&names).first() {
+        let problem = format!("tensor.plan: `{pattern}` names no parameter of {whose}");
+        return Err(TrainError::Setup(problem));
+    }
+    match store.params().iter().any(|param| param.portion().is_some()) {
+        true => Ok(()),
+        false => Err(TrainError::Setup(format!(
+            "parallel.tensor is given, and no layer of {whose} is cut: its model has no plan for it. tensor.plan gives one, such as \
+             [\"blocks.*.fc1 = column\", \"blocks.*.fc2 = row\"]"
+        ))),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use phalanx_tensor::{Value, nn};
 
     use super::*;
+
+    /// Whole networks with random weights.
+    fn here() -> BuildTarget<'static> {
+        static HOST: std::sync::LazyLock<ComputeDevice> = std::sync::LazyLock::new(ComputeDevice::host);
+        BuildTarget::whole(Weights::Here, &HOST)
+    }
     use crate::engine::training::StepInput;
 
     fn line(scope: &Scope) -> Result<nn::Linear, TensorError> {
@@ -395,7 +466,7 @@ mod tests {
     /// The error of a training that `describe` registers, or `sound`.
     fn said(describe: impl FnOnce(&mut Setup<'_>) -> Result<Training<()>, TrainError>) -> String {
         let config = Config::default();
-        let mut setup = Setup::new(&config, Some(0), Weights::Here, &ComputeDevice::host());
+        let mut setup = Setup::new(&config, Some(0), here());
         let built = describe(&mut setup).and_then(|training| setup.finish(training));
         built.map_or_else(|error| error.to_string(), |_| "sound".to_owned())
     }
@@ -473,11 +544,11 @@ mod tests {
         let place = tempfile::tempdir().expect("a folder");
         let path = place.path().join("weights.safetensors");
         let config = Config::default();
-        let mut other = Setup::new(&config, Some(0), Weights::Here, &ComputeDevice::host());
+        let mut other = Setup::new(&config, Some(0), here());
         other.model(line).expect("registers");
         let named = other.networks[0].store().state_dict().expect("here");
         phalanx_tensor::io::save_safetensors(&path, &named, &[]).expect("writes");
-        let mut setup = Setup::new(&config, Some(0), Weights::ByRanks, &ComputeDevice::host());
+        let mut setup = Setup::new(&config, Some(0), BuildTarget { weights: Weights::ByRanks, ..here() });
         setup.frozen_network("still", Some(&path), line).expect("reads");
         setup.network("b", line).expect("registers");
         let still = setup.networks[0].store().param("still.weight").expect("named").tensor().expect("here");
@@ -485,7 +556,7 @@ mod tests {
         assert_eq!(still.to_vec2::<f32>().expect("f32"), saved.to_vec2::<f32>().expect("f32"));
         assert!(setup.networks[1].store().buckets()[0].values().is_none(), "ranks initialise what they hold");
         let wide = |scope: &Scope| nn::Linear::new(scope, 3, 1);
-        let error = Setup::new(&config, Some(0), Weights::Here, &ComputeDevice::host())
+        let error = Setup::new(&config, Some(0), here())
             .frozen_network("still", Some(&path), wide)
             .expect_err("another shape")
             .to_string();

@@ -5,11 +5,10 @@ use std::sync::Arc;
 
 use phalanx_data::{BatchSource, Links, Split};
 use phalanx_run::{RunError, write_aside};
-use phalanx_tensor::ComputeDevice;
 
 use super::phase::Training;
 use super::reference::ReferenceModel;
-use super::setup::{Built, Setup, Weights};
+use super::setup::{BuildTarget, Built, Setup};
 use crate::config::{Config, Relations, Settings, TaskSchema};
 use crate::engine::error::TrainError;
 
@@ -317,12 +316,11 @@ impl Task {
         &self,
         config: &Config,
         classes: Option<usize>,
-        weights: Weights,
-        device: &ComputeDevice,
+        target: BuildTarget<'_>,
     ) -> Result<Built, TrainError> {
         // Images without classes give no number, so that a training that needs it fails with the reason.
         let classes = if self.data.is_some() { Some(0) } else { classes.filter(|number| *number > 0) };
-        (self.build)(Setup::new(config, classes, weights, device))
+        (self.build)(Setup::new(config, classes, target))
     }
 
     /// True if it is trained on the images of `[data]`.

@@ -44,7 +44,7 @@ impl Wanted {
     fn of_param(param: &Param) -> Self {
         Self {
             name: param.name().to_owned(),
-            shape: param.dims().to_vec(),
+            shape: param.whole_shape().dims().to_vec(),
             is_adapter: param.is_adapter(),
             is_kept: param.is_frozen_by_rule() && !param.trainable(),
         }
@@ -114,14 +114,15 @@ impl WeightPlan {
             pairs.iter().map(|(here, there)| (here.as_str(), there.as_str())).collect();
         let (mut plan, mut misfits) = (Self::default(), Misfits::default());
         for param in params {
-            let (name, shape) = (param.name().to_owned(), param.dims().to_vec());
+            let (name, shape) = (param.name().to_owned(), param.whole_shape().dims().to_vec());
             let Some(source) = there.get(param.name()) else {
                 misfits.missing.push(name);
                 continue;
             };
             let found = tensors.shape(source)?;
             if found == shape {
-                let loaded = Loaded { there: (*source).to_owned(), elements: param.elem_count() };
+                let loaded =
+                    Loaded { there: (*source).to_owned(), elements: param.whole_shape().elem_count() };
                 plan.loaded.insert(name, loaded);
             } else {
                 misfits.shapes.push(NewTensor { name, shape, found: Some(found) });

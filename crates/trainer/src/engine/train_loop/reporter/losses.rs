@@ -52,7 +52,7 @@ impl LossGatherer {
         own: RankReport,
     ) -> Result<(), TrainError> {
         // Servers have no losses, and those of duplicates are sent by another rank.
-        if distributed.is_server() || distributed.is_duplicate() {
+        if distributed.is_server() || distributed.repeats_results() {
             return Ok(());
         }
         if distributed.rank() == 0 {

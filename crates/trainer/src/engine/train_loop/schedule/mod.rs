@@ -139,6 +139,7 @@ impl MicroBatchPass<'_> {
             recompute: precision::recompute(config),
             precision: config.train.precision,
             device: self.env.device.clone(),
+            tensor_group: self.env.tensor_group.clone(),
             frozen: self.constants.clone(),
             arithmetic: self.env.arithmetic.clone(),
             ..Session::training(self.env.context.clone(), self.key)

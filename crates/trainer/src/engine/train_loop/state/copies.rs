@@ -1,17 +1,19 @@
 //! Copies, hashes and faults of the state in memory.
 
+use std::collections::BTreeSet;
+
 use candle_core::Tensor;
 use phalanx_checkpoint::{MODEL, SnapshotPiece, StateSnapshot};
 use phalanx_sharding::{Partition, ShardRole};
-use phalanx_tensor::TensorError;
 use phalanx_tensor::host::{HostSliceMut, with_host_bytes, with_host_slice_mut};
+use phalanx_tensor::{Param, TensorError, TensorRank};
 use serde_json::{Map, Value};
 
 use super::TrainState;
 use crate::engine::TrainError;
 use crate::engine::checkpoint::CheckpointParts;
-use crate::engine::distributed::Network;
-use crate::engine::train_loop::replica_check::Fingerprint;
+use crate::engine::distributed::{Distributed, Network};
+use crate::engine::train_loop::replica_check::{Fingerprint, HeldPart};
 
 impl TrainState {
     /// Copies the state of this rank to memory, between two steps and without communication: the world may be broken.
@@ -26,7 +28,7 @@ impl TrainState {
             let replicated =
                 role.parameters == Partition::Replicated && role.optimizer == Partition::Replicated;
             let role = ShardRole { shard: 0, replica: 0, ..role };
-            let parts = parts.get_or_insert_with(|| CheckpointParts::new(role));
+            let parts = parts.get_or_insert_with(|| CheckpointParts::new(role, TensorRank::ALONE));
             parts.set_shapes(network.store(), network.parallel()?.params());
             match replicated {
                 true => parts.add_whole_values(network.store())?,
@@ -66,17 +68,23 @@ impl TrainState {
         buffers.zip(copies).try_for_each(|(buffer, copy)| Ok(buffer.set(copy)?))
     }
 
-    /// Returns this rank's shard, and the hashes of everything that other ranks hold alike. `buffers` includes the statistics of
-    /// synchronised batch norm. All ranks call this together.
+    /// Returns the hashes of everything that other ranks hold alike. `buffers` includes the statistics of synchronised batch norm. All
+    /// ranks call this together.
     pub(in crate::engine::train_loop) fn fingerprints(
         &self,
+        distributed: &Distributed,
         buffers: bool,
-    ) -> Result<(usize, Vec<Fingerprint>), TrainError> {
+    ) -> Result<Vec<Fingerprint>, TrainError> {
         let role = self.trainables[0].network.role()?;
+        let params = self.networks().flat_map(|network| network.store().params());
+        let cut: BTreeSet<&str> = params.filter(|param| param.portion().is_some()).map(Param::name).collect();
         let mut all = Vec::new();
         let mut add = |kind: &str, name: String, is_whole: bool, values: &Tensor| {
             let hash = with_host_bytes(values, |bytes| blake3::hash(bytes).to_hex().to_string())?;
-            all.push(Fingerprint { kind: kind.to_owned(), name, is_whole, hash });
+            let shard = (!is_whole).then_some(role.shard);
+            let portion = cut.contains(name.as_str()).then(|| distributed.tensor_rank().rank);
+            let part = HeldPart { shard, portion };
+            all.push(Fingerprint { kind: kind.to_owned(), name, part, hash });
             Ok::<_, TrainError>(())
         };
         for network in self.networks() {
@@ -109,7 +117,7 @@ impl TrainState {
                 }
             }
         }
-        Ok((role.shard, all))
+        Ok(all)
     }
 
     /// Flips a bit of the first element that this rank holds of a parameter, as a memory error would; of the first parameter if none is

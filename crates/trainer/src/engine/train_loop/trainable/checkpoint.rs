@@ -67,7 +67,7 @@ impl Trainable {
             named.extend(averages);
         }
         drop(updater);
-        parts.add_state(named);
+        parts.add_state(named)?;
         let UpdateCounts { steps, averages: updates, first_steps } = counts_of_all(counts)?;
         let mut tell = |key: &str, value: Value| state.insert(self.key(key), value);
         tell("optimizer_steps", Value::from(steps));

@@ -1,0 +1,126 @@
+//! Trainings whose layers are cut over ranks: the curve of one rank, and checkpoints that any mesh reads from any other.
+
+use std::path::Path;
+
+use phalanx_trainer::config::Resolved;
+
+use crate::harness::engine::{Recorder, run_in, words};
+use crate::harness::results::{checkpoint, contents};
+use crate::harness::{Place, side_by_side};
+
+/// A GPT-2 of six heads with dropout, averages and clipping, by `ranks` ranks.
+fn resolved(ranks: usize, strategy: &str, steps: u64, further: &str) -> Resolved {
+    let common = "model.layers=2 model.width=24 model.heads=6 model.context=16 train.global_batch=8 train.threads=1 train.clip_norm=0.5 \
+        train.ema=0.9 eval.every=0 log.every=1 sample.rows=1 sample.tokens=4 train.bucket_kib=8 schedule.warmup_steps=2 train.steps=40";
+    let own = format!("train.ranks={ranks} train.strategy={strategy} train.stop_step={steps}");
+    let resolved = phalanx::program().resolve("tiny-gpt", &words(&[common, &own, further]));
+    resolved
+        .and_then(|resolved| resolved.validate().map(|()| resolved))
+        .unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// The losses and the norms of gradients of the steps of a run, which goes on if it has a checkpoint.
+fn curve(folder: &Path, resolved: &Resolved) -> Vec<Vec<f64>> {
+    let recorder = Recorder::of_steps(|report| {
+        let norm = report.updates[0].gradient_norm.unwrap_or_default();
+        vec![report.phases[0].loss, norm]
+    });
+    recorder.train(&run_in(folder), resolved)
+}
+
+fn assert_near(what: &str, found: &[Vec<f64>], expected: &[Vec<f64>]) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    for (step, (found, expected)) in found.iter().flatten().zip(expected.iter().flatten()).enumerate() {
+        assert!((found - expected).abs() <= 1e-5 * expected.abs(), "{what}, {step}: {found}, not {expected}");
+    }
+}
+
+#[test]
+fn ranks_that_share_layers_follow_one_rank() {
+    let place = Place::new();
+    let one = curve(&place.path("one"), &resolved(1, "ddp", 5, ""));
+    let meshes = [
+        ("checks", 1, "ddp", "parallel.tensor=1"),
+        ("two", 2, "ddp", "parallel.tensor=2"),
+        ("three", 3, "ddp", "parallel.tensor=3"),
+        ("uneven", 4, "ddp", "parallel.tensor=4"),
+        ("ddp", 4, "ddp", "parallel.tensor=2"),
+        ("zero1", 4, "zero1", "parallel.tensor=2"),
+        ("zero2", 4, "zero2", "parallel.tensor=2"),
+        ("fsdp", 4, "fsdp", "parallel.shard=2 parallel.tensor=2"),
+        ("hsdp", 4, "hsdp", "parallel.replicate=2 parallel.shard=1 parallel.tensor=2"),
+        ("again", 2, "ddp", "parallel.tensor=2 train.recompute=1 train.accumulate=2 train.check_replicas=2"),
+    ];
+    side_by_side(meshes, |(name, ranks, strategy, further)| {
+        assert_near(name, &curve(&place.path(name), &resolved(ranks, strategy, 5, further)), &one);
+    });
+    // Where a strategy keeps parameters changes no bit.
+    let expected = contents(&checkpoint(&place.path("ddp"), 5));
+    for name in ["zero1", "zero2", "fsdp", "hsdp"] {
+        assert!(contents(&checkpoint(&place.path(name), 5)) == expected, "{name}: the checkpoints differ");
+    }
+}
+
+#[test]
+fn checkpoints_go_from_any_mesh_to_any_other() {
+    let place = Place::new();
+    let one = curve(&place.path("one"), &resolved(1, "ddp", 12, ""));
+    let meshes = [
+        (2, "ddp", "parallel.tensor=2"),
+        (1, "ddp", ""),
+        (4, "fsdp", "parallel.shard=2 parallel.tensor=2"),
+        (3, "ddp", "parallel.tensor=3"),
+        (2, "fsdp", ""),
+        (4, "zero1", "parallel.tensor=4"),
+    ];
+    let folder = place.path("moved");
+    let mut found = Vec::new();
+    for (at, (ranks, strategy, further)) in meshes.into_iter().enumerate() {
+        let until = 2 * (at as u64 + 1);
+        found.extend(curve(&folder, &resolved(ranks, strategy, until, further)));
+        assert_near(further, &found, &one[..until as usize]);
+    }
+}
+
+#[test]
+fn settings_that_do_not_go_with_cut_layers_are_refused() {
+    let refused = |further: &str| {
+        let words = words(&["train.ranks=2 parallel.tensor=2", further]);
+        let resolved = phalanx::program().resolve("tiny-gpt", &words).expect("known settings");
+        resolved.validate().expect_err(further).to_string()
+    };
+    for (further, told) in [
+        ("train.strategy=local-sgd", "take every step together; choose ddp, zero1, zero2, fsdp or hsdp"),
+        ("train.logical_ranks=2", "logical ranks are parts of the data on one rank each"),
+        ("elastic.min=1", "a rank that leaves takes its portions of the layers along"),
+        ("optim.kind=muon", "it turns whole matrices"),
+        ("codec.kind=topk", "checkpoints do not have the state of codecs by portions yet"),
+    ] {
+        let error = refused(further);
+        assert!(error.contains("parallel.tensor = 2 does not go with") && error.contains(told), "{error}");
+    }
+}
+
+#[test]
+fn plans_are_checked_before_ranks_meet() {
+    let place = Place::new();
+    let fail = |preset: &str, further: &str| {
+        place.fail(&format!("train {preset} --ranks 2 --parallel tensor=2 --steps 1 --out run {further}"))
+    };
+    let told = fail("tiny", "");
+    assert!(told.contains("no layer of the network is cut: its model has no plan for it"), "{told}");
+    let told = fail("tiny-gpt", "--set model.heads=1");
+    assert!(told.contains("`transformer.h.0.attn.c_attn.weight` has 1 heads of keys"), "{told}");
+    let told = fail("tiny-gpt", "--set tensor.plan=[\"h.9=column\"]");
+    assert!(told.contains("tensor.plan: `h.9` names no parameter of the network"), "{told}");
+    let told = fail("tiny-gpt", "--set tensor.plan=[\"transformer.h.1=diagonal\"]");
+    assert!(told.contains("`diagonal` is no rule; there is: column,"), "{told}");
+    // A layer that is cut by its outputs, and no layer behind it by its inputs.
+    let told = fail("tiny-gpt", "--set tensor.plan=[\"transformer.h.1.mlp.c_proj=whole\"]");
+    assert!(
+        told.contains(
+            "block `transformer.h.1`: linear: `transformer.h.1.mlp.c_proj.weight` has all elements"
+        ),
+        "{told}"
+    );
+}

@@ -1,0 +1,352 @@
+//! Models whose layers are cut over ranks, against one rank with whole layers.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use candle_core::{DType, Device, Tensor};
+use phalanx_models::{
+    BertConfig, BertMasked, Decoder, DecoderConfig, EncoderInput, ExpertsConfig, FeedForwardActivation, Gpt2,
+    Gpt2Config, LanguageModel, Mlp, MlpConfig, SourceTexts, TokenInput, TranslationConfig, TranslationLayout,
+    TranslationTokens, Translator,
+};
+use phalanx_sharding::{RankGroup, single_rank_group};
+use phalanx_tensor::loss::{CrossEntropyOptions, LossDivisor, RowTargets};
+use phalanx_tensor::{
+    Array, BuildOptions, Context, HookResult, Key, ProcessGroup, Recompute, Result, Scope, Session,
+    StoreBuilder, Tape, TensorPlan, TensorRank, Value,
+};
+
+use crate::common::on_ranks;
+
+/// A model and its loss, by name.
+struct Case {
+    name: &'static str,
+    plan: TensorPlan,
+    /// The most ranks.
+    ranks: usize,
+    build: fn(&Scope) -> Result<Loss>,
+}
+
+/// Computes the loss of a model.
+type Loss = Box<dyn Fn(&Tape) -> Result<Value>>;
+
+fn ids(rows: usize, length: usize, below: u32) -> Tensor {
+    let ids: Vec<u32> = (0..rows * length).map(|at| (at as u32 * 7 + 3) % below).collect();
+    Tensor::from_vec(ids, (rows, length), &Device::Cpu).expect("small")
+}
+
+/// The cross-entropy of the next tokens by a language model.
+fn next_tokens(model: Arc<dyn LanguageModel>) -> Loss {
+    Box::new(move |tape| {
+        let tokens = ids(2, 6, model.vocab() as u32);
+        let states = model.hidden(tape, &TokenInput::new(&tokens)?)?;
+        let labels: Vec<u32> = tokens.flatten_all()?.to_vec1::<u32>()?.into_iter().rev().collect();
+        let targets = RowTargets { labels: (&labels).into(), weights: None, over: LossDivisor::Batch };
+        model.loss(tape, &states, &targets, CrossEntropyOptions::default())
+    })
+}
+
+fn gpt2() -> Gpt2Config {
+    let sizes = Gpt2Config {
+        vocab: 13,
+        context: 8,
+        width: 24,
+        layers: 2,
+        heads: 6,
+        inner: 10,
+        ..Gpt2Config::default()
+    };
+    sizes.with_dropout(0.0)
+}
+
+fn decoder() -> DecoderConfig {
+    DecoderConfig {
+        vocab: 13,
+        context: 8,
+        width: 12,
+        layers: 2,
+        heads: 6,
+        key_heads: 3,
+        head_dim: 4,
+        inner: 10,
+        ..DecoderConfig::default()
+    }
+}
+
+fn qwen2() -> DecoderConfig {
+    DecoderConfig { projection_bias: true, key_heads: 6, tied: false, ..decoder() }
+}
+
+fn qwen3() -> DecoderConfig {
+    DecoderConfig { head_norms: true, ..decoder() }
+}
+
+fn mixtral() -> DecoderConfig {
+    DecoderConfig { experts: Some(ExpertsConfig { count: 3, chosen: 2 }), ..decoder() }
+}
+
+fn bert() -> BertConfig {
+    let sizes = BertConfig {
+        vocab: 13,
+        context: 8,
+        width: 20,
+        layers: 2,
+        heads: 5,
+        inner: 9,
+        ..BertConfig::default()
+    };
+    sizes.with_dropout(0.0)
+}
+
+fn translation(layout: TranslationLayout) -> TranslationConfig {
+    TranslationConfig {
+        vocab: 13,
+        context: 8,
+        width: 16,
+        encoder_layers: 1,
+        decoder_layers: 1,
+        encoder_heads: 4,
+        decoder_heads: 4,
+        encoder_inner: 10,
+        decoder_inner: 11,
+        activation: FeedForwardActivation::Silu,
+        dropout: 0.0,
+        layout,
+        tokens: TranslationTokens { padding: 12, start: 12, end: 0 },
+        ..TranslationConfig::default()
+    }
+}
+
+fn mlp() -> MlpConfig {
+    MlpConfig { inputs: 12, width: 10, depth: 2, num_classes: 3 }
+}
+
+fn translator(scope: &Scope, layout: TranslationLayout) -> Result<Loss> {
+    let model = Translator::new(scope, &translation(layout))?;
+    Ok(Box::new(move |tape| {
+        let lengths = Tensor::new(&[5_u32, 3], &Device::Cpu)?;
+        let source =
+            SourceTexts { tokens: Value::constant(ids(2, 5, 13)), lengths: Value::constant(&lengths) };
+        let states = model.encode(tape, &source)?;
+        let states = model.decode(tape, &states, &source.lengths, &Value::constant(ids(2, 4, 13)))?;
+        let labels: Vec<u32> = ids(8, 1, 13).flatten_all()?.to_vec1()?;
+        let targets = RowTargets { labels: (&labels).into(), weights: None, over: LossDivisor::Batch };
+        model.loss(tape, &states, &targets, CrossEntropyOptions::default())
+    }))
+}
+
+fn cases() -> Vec<Case> {
+    let case = |name, plan: Result<TensorPlan>, ranks, build| Case {
+        name,
+        plan: plan.expect("a plan"),
+        ranks,
+        build,
+    };
+    vec![
+        case("gpt2", gpt2().tensor_plan(), 4, |scope| Ok(next_tokens(Arc::new(Gpt2::new(scope, &gpt2())?)))),
+        case("llama", decoder().tensor_plan(), 3, |scope| {
+            Ok(next_tokens(Arc::new(Decoder::new(scope, &decoder())?)))
+        }),
+        case("qwen2", qwen2().tensor_plan(), 4, |scope| {
+            Ok(next_tokens(Arc::new(Decoder::new(scope, &qwen2())?)))
+        }),
+        case("qwen3", qwen3().tensor_plan(), 3, |scope| {
+            Ok(next_tokens(Arc::new(Decoder::new(scope, &qwen3())?)))
+        }),
+        case("mixtral", mixtral().tensor_plan(), 3, |scope| {
+            Ok(next_tokens(Arc::new(Decoder::new(scope, &mixtral())?)))
+        }),
+        case("bert", bert().tensor_plan(), 4, |scope| {
+            let model = BertMasked::new(scope, &bert())?;
+            Ok(Box::new(move |tape| {
+                let [tokens, types] = [ids(2, 6, 13), ids(2, 6, 2)].map(Value::constant);
+                let lengths = Value::constant(Tensor::new(&[6_u32, 4], &Device::Cpu)?);
+                let input = EncoderInput { tokens, types, lengths };
+                let states = model.states_at(tape, &input, &[1, 4, 8])?;
+                let targets =
+                    RowTargets { labels: (&[2, 5, 7]).into(), weights: None, over: LossDivisor::Batch };
+                model.loss(tape, &states, &targets, CrossEntropyOptions::default())
+            }))
+        }),
+        case("marian", translation(TranslationLayout::Marian).tensor_plan(), 4, |scope| {
+            translator(scope, TranslationLayout::Marian)
+        }),
+        case("transformer", translation(TranslationLayout::Torch).tensor_plan(), 3, |scope| {
+            translator(scope, TranslationLayout::Torch)
+        }),
+        case("mlp", mlp().tensor_plan(), 4, |scope| {
+            let model = Mlp::new(scope, &mlp())?;
+            Ok(Box::new(move |tape| {
+                let mut numbers = vec![0.0; 24];
+                Key::new(5).normal(0, &mut numbers);
+                let images = Tensor::from_vec(numbers, (2, 12), &Device::Cpu)?;
+                let logits = model.forward(tape, &Value::constant(images))?;
+                phalanx_tensor::loss::cross_entropy(tape, &logits, &[2, 0], 0.0, LossDivisor::Batch)
+            }))
+        }),
+    ]
+}
+
+/// The loss of a step, and each parameter or its portion with the gradient.
+struct Step {
+    loss: f64,
+    params: Vec<Trained>,
+}
+
+struct Trained {
+    name: String,
+    value: Tensor,
+    gradient: Tensor,
+}
+
+/// Computes a step with whole layers, or with the portions of a rank.
+fn step(case: &Case, cut: Option<(TensorRank, Arc<dyn ProcessGroup>)>, recompute: Recompute) -> Result<Step> {
+    let layout = cut.as_ref().map(|(rank, _)| case.plan.layout(*rank));
+    let key = Key::new(7);
+    let builder =
+        StoreBuilder::new(BuildOptions { key, dtype: DType::F64, layout, ..BuildOptions::default() });
+    let loss = (case.build)(&builder.root())?;
+    let store = builder.build()?;
+    if cut.is_some() {
+        let names: Vec<&str> = store.params().iter().map(phalanx_tensor::Param::name).collect();
+        assert!(case.plan.unmatched(&names).is_empty(), "{}: {:?}", case.name, case.plan.unmatched(&names));
+    }
+    let session = Session::training(Arc::new(Context::new(1)), Key::new(1));
+    let tape = Tape::recording(Session { tensor_group: cut.map(|(_, group)| group), recompute, ..session });
+    let value = loss(&tape)?;
+    let number = value.tensor()?.to_dtype(DType::F64)?.to_scalar()?;
+    tape.backward(&value)?;
+    let trained = |param: &phalanx_tensor::Param| {
+        let gradient = param.grad()?.map(|grad| grad.copy()).transpose()?.expect("is trained");
+        Ok(Trained { name: param.name().to_owned(), value: param.to_host()?.copy()?, gradient })
+    };
+    Ok(Step { loss: number, params: store.params().iter().map(trained).collect::<Result<_>>()? })
+}
+
+/// The largest difference of a rank's gradients from the portions of whole ones, relative to the largest element.
+fn difference(case: &Case, whole: &Step, own: &Step, rank: TensorRank) -> f64 {
+    let layout = case.plan.layout(rank);
+    let mut most = (own.loss - whole.loss).abs();
+    for (whole, own) in whole.params.iter().zip(&own.params) {
+        let name = &whole.name;
+        let place = layout.place(name, whole.value.shape()).expect("fits");
+        let cut = |all: &Tensor| match &place.portion {
+            Some(portion) => portion.cut(all).expect("the whole"),
+            None => all.clone(),
+        };
+        let numbers =
+            |tensor: &Tensor| tensor.flatten_all().and_then(|flat| flat.to_vec1::<f64>()).expect("f64");
+        assert_eq!(numbers(&own.value), numbers(&cut(&whole.value)), "initial values of {name}");
+        let (found, expected) = (numbers(&own.gradient), numbers(&cut(&whole.gradient)));
+        assert_eq!(found.len(), expected.len(), "{name}");
+        let largest = expected.iter().fold(1e-3, |most: f64, number| most.max(number.abs()));
+        let off = found.iter().zip(&expected).map(|(a, b)| (a - b).abs() / largest);
+        most = off.fold(most, f64::max);
+    }
+    most
+}
+
+/// Computes a step on ranks that share the layers. Returns for each rank the difference from whole layers.
+fn on_parts(name: &'static str, ranks: usize, recompute: Recompute) -> Vec<f64> {
+    on_ranks(ranks, move |comm| {
+        let case = cases().into_iter().find(|case| case.name == name).expect("a case");
+        let whole = step(&case, None, Recompute::Never).expect("sound");
+        let rank = TensorRank { rank: comm.rank(), ranks };
+        let own = step(&case, Some((rank, RankGroup::of(&comm))), recompute).expect("sound");
+        difference(&case, &whole, &own, rank)
+    })
+}
+
+#[test]
+fn every_plan_gives_the_gradients_of_whole_layers() {
+    for Case { name, ranks, .. } in cases() {
+        for ranks in 1..=ranks {
+            let off = on_parts(name, ranks, Recompute::Never);
+            assert!(off.iter().all(|off| *off < 1e-10), "{name} on {ranks} ranks: {off:?}");
+        }
+        let off = on_parts(name, 2, Recompute::Every(1));
+        assert!(off.iter().all(|off| *off < 1e-10), "{name}, computed again: {off:?}");
+    }
+}
+
+#[test]
+fn one_rank_checks_every_placement() {
+    for case in cases() {
+        let whole = step(&case, None, Recompute::Never).expect("sound");
+        let cut = Some((TensorRank::ALONE, single_rank_group()));
+        let own = step(&case, cut, Recompute::Never).expect("sound");
+        // Biases of complete sums are added apart.
+        let off = difference(&case, &whole, &own, TensorRank::ALONE);
+        assert!(off < 1e-12, "{}: {off}", case.name);
+        // Rules of one layer of a pair alone leave a shard that nothing brings together.
+        let (name, build, ranks) = (case.name, case.build, case.ranks);
+        let first = "*.c_fc = column";
+        if name == "gpt2" {
+            let plan = TensorPlan::new([first]).expect("a rule").with_inputs_first();
+            let wrong = Case { name, plan, ranks, build };
+            let cut = Some((TensorRank::ALONE, single_rank_group()));
+            let error = step(&wrong, cut, Recompute::Never).err().expect("half a plan").to_string();
+            let told = "block `transformer.h.0`: linear: `transformer.h.0.mlp.c_proj.weight` has all elements on this rank";
+            assert!(error.starts_with(told) && error.contains("is a shard of dimension 2"), "{error}");
+        }
+    }
+}
+
+/// A group that leaves out one sum, counted from 0.
+#[derive(Debug)]
+struct Forgetful {
+    group: Arc<dyn ProcessGroup>,
+    left_out: usize,
+    sums: AtomicUsize,
+}
+
+impl ProcessGroup for Forgetful {
+    fn rank(&self) -> usize {
+        self.group.rank()
+    }
+
+    fn size(&self) -> usize {
+        self.group.size()
+    }
+
+    fn all_reduce(&self, values: &Array) -> HookResult {
+        match self.sums.fetch_add(1, Ordering::Relaxed) == self.left_out {
+            true => Ok(()),
+            false => self.group.all_reduce(values),
+        }
+    }
+
+    fn all_gather(&self, values: &Array, lens: &[usize]) -> HookResult {
+        self.group.all_gather(values, lens)
+    }
+
+    fn reduce_scatter(&self, values: &Array, lens: &[usize]) -> HookResult {
+        self.group.reduce_scatter(values, lens)
+    }
+}
+
+#[test]
+fn no_sum_of_a_plan_can_be_left_out() {
+    for Case { name, .. } in cases() {
+        let run = move |left_out: usize| {
+            on_ranks(2, move |comm| {
+                let case = cases().into_iter().find(|case| case.name == name).expect("a case");
+                let whole = step(&case, None, Recompute::Never).expect("sound");
+                let rank = TensorRank { rank: comm.rank(), ranks: 2 };
+                let group =
+                    Arc::new(Forgetful { group: RankGroup::of(&comm), left_out, sums: AtomicUsize::new(0) });
+                let own = step(&case, Some((rank, group.clone())), Recompute::Never).expect("runs");
+                (difference(&case, &whole, &own, rank), group.sums.load(Ordering::Relaxed))
+            })
+        };
+        let sums = run(usize::MAX)[0].1;
+        assert!(sums >= 1, "{name}: {sums} sums");
+        for left_out in 0..sums {
+            let off = run(left_out);
+            assert!(
+                off.iter().any(|(off, _)| *off > 1e-6),
+                "{name} without sum {left_out} of {sums}: {off:?}"
+            );
+        }
+    }
+}

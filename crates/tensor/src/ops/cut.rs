@@ -1,0 +1,99 @@
+//! Values on their way into and out of layers that are cut over ranks ([`Session::tensor_group`](crate::Session)).
+
+use candle_core::DType;
+
+use super::collective::{copy_to_group, reduce_from_group};
+use crate::tape::{Placement, PlacementRule, Tape, Value};
+use crate::{Result, TensorError};
+
+/// Returns a value that ranks compute different parts with: a copy, whose gradients are summed over the ranks. Layers that read the
+/// same value share a copy.
+pub(crate) fn copy_for_parts(tape: &Tape, x: &Value) -> Result<Value> {
+    match (x.placement(), &tape.session().tensor_group) {
+        (Some(Placement::Same), Some(group)) => tape.copied_once(x, || copy_to_group(tape, x, group)),
+        _ => Ok(x.clone()),
+    }
+}
+
+/// Returns a whole parameter for an op with `x`. If ranks compute different parts with it, its gradients are summed over them.
+pub(crate) fn param_for(tape: &Tape, param: &Value, x: &Value) -> Result<Value> {
+    let apart = matches!(x.placement(), Some(Placement::Copied | Placement::Shard { .. }));
+    match (param.placement(), &tape.session().tensor_group) {
+        (Some(Placement::Same), Some(_)) if apart && !param.needs_grad() => {
+            Ok(param.clone().placed(Some(Placement::Copied)))
+        }
+        (Some(Placement::Same), Some(group)) if apart => copy_to_group(tape, param, group),
+        _ => Ok(param.clone()),
+    }
+}
+
+/// Returns the sum of the ranks' parts, in the type of products.
+pub(crate) fn sum_of_parts(tape: &Tape, x: &Value) -> Result<Value> {
+    match &tape.session().tensor_group {
+        Some(group) => reduce_from_group(tape, x, group),
+        None => Err(no_ranks("a parameter is cut over ranks")),
+    }
+}
+
+/// Returns a value in another floating-point type; its gradient has the type of `x` again.
+pub(crate) fn stored_as(tape: &Tape, x: &Value, dtype: DType) -> Result<Value> {
+    if x.dtype()? == dtype {
+        return Ok(x.clone());
+    }
+    let array = x.array()?;
+    let output = array.backend(tape.context()).cast(&array, dtype)?;
+    tape.push("stored_as", &[x], output, |_, grad, grads| grads.share(0, grad.clone()))
+}
+
+/// The error of a shard without ranks to compute with.
+pub(crate) fn no_ranks(what: &str) -> TensorError {
+    TensorError::placement(format!("{what}, and the session has no `tensor_group`"))
+}
+
+/// Returns the rule of an op that moves elements; `to` is where a dimension goes, if it stays whole.
+pub(super) fn moved(
+    op: &'static str,
+    x: &Value,
+    to: impl FnOnce(usize) -> Option<usize>,
+) -> Result<PlacementRule> {
+    match x.placement() {
+        Some(Placement::Shard { dim }) => match to(dim) {
+            Some(dim) => Ok(PlacementRule::Own(Placement::Shard { dim })),
+            None => {
+                let problem = format!("{op}: ranks have shards of dimension {dim} of {:?}", x.shape());
+                Err(TensorError::placement(format!("{problem}, which would be mixed with other dimensions")))
+            }
+        },
+        Some(Placement::Partial) => Ok(PlacementRule::Own(Placement::Partial)),
+        _ => Ok(PlacementRule::Whole),
+    }
+}
+
+/// Returns the dimension of shape `to` that has the elements of dimension `dim` of shape `from`, after a change of shape.
+pub(super) fn reshaped(from: &[usize], to: &[usize], dim: usize) -> Option<usize> {
+    if to.len() > dim && from[..dim] == to[..dim] {
+        return Some(dim);
+    }
+    let before: usize = from[..dim].iter().product();
+    (0..to.len()).find(|at| to[..*at].iter().product::<usize>() == before)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dimension_is_found_in_another_shape() {
+        for (from, to, dim, found) in [
+            (&[2, 3, 8][..], &[2, 3, 2, 4][..], 2, Some(2)),
+            (&[2, 3, 2, 4], &[2, 3, 8], 2, Some(2)),
+            (&[2, 1, 8], &[2, 1, 1, 8], 2, Some(2)),
+            (&[2, 3, 8], &[6, 8], 2, Some(1)),
+            (&[6, 8], &[2, 3, 8], 1, Some(2)),
+            (&[2, 4, 3], &[8, 3], 1, None),
+            (&[2, 4, 3], &[24], 1, None),
+        ] {
+            assert_eq!(reshaped(from, to, dim), found, "{from:?} to {to:?}");
+        }
+    }
+}
