@@ -69,6 +69,79 @@ DEVICE void cross_entropy(W *logits, const u32 *labels, const float *weights, Cr
 FOR_F32(CROSS_ENTROPY(f32, float))
 FOR_F64(CROSS_ENTROPY(f64, double))
 
+// ---- cross-entropy of rows whose columns are on several ranks: what a row's loss follows from, then its gradient
+
+// Of `own` columns from class `first` on: the largest logit, the sum of the exponentials relative to it, the logit of the label or 0,
+// and the sum.
+template <bool BLOCK, class W>
+DEVICE void cross_entropy_parts(const W *logits, const u32 *labels, double soft_cap, double *parts, Size rows, int width, int own,
+                                int first) {
+    __shared__ W shared[32];
+    const W cap = W(soft_cap);
+    const auto group = Group<BLOCK>::make();
+    for (Size row = Size(blockIdx.x) * group.groups + group.index; row < rows; row += Size(gridDim.x) * group.groups) {
+        const W *x = logits + row * width;
+        W largest = W(-3.4028234663852886e38), sum = 0, plain = 0;
+#pragma unroll 1
+        for (int i = group.member; i < own; i += group.members) {
+            const W value = capped(x[i], cap);
+            plain += value;
+            const W most = larger(largest, value);
+            sum = sum * exp_of(largest - most) + exp_of(value - most);
+            largest = most;
+        }
+        const W mine = largest;
+        largest = group.template reduce<Larger>(mine, shared);
+        sum = group.template reduce<Add>(sum * exp_of(mine - largest), shared);
+        plain = group.template reduce<Add>(plain, shared);
+        if (group.member == 0) {
+            const u32 label = labels[row] - u32(first);
+            double *to = parts + 4 * row;
+            to[0] = double(largest);
+            to[1] = double(sum);
+            to[2] = label < u32(own) ? double(capped(x[label], cap)) : 0.0;
+            to[3] = double(plain);
+        }
+    }
+}
+
+template <bool BLOCK, class W>
+DEVICE void cross_entropy_slopes(W *logits, const u32 *labels, const float *weights, CrossEntropyLoss of, const double *log_sums,
+                                 Size rows, int width, int own, int first, int classes) {
+    const W cap = W(of.soft_cap);
+    const auto group = Group<BLOCK>::make();
+    for (Size row = Size(blockIdx.x) * group.groups + group.index; row < rows; row += Size(gridDim.x) * group.groups) {
+        W *x = logits + row * width;
+        const double scale = of.factor * (weights ? double(weights[row]) : 1.0);
+        const u32 label = labels[row] - u32(first);
+        const W log_sum = W(log_sums[row]), softmax = W(scale * (1.0 + 2.0 * of.z_loss * log_sums[row]));
+        const W uniform = W(scale * of.smoothing / classes), target = W(scale * (1.0 - of.smoothing));
+#pragma unroll 1
+        for (int i = group.member; i < width; i += group.members) {
+            const W value = capped(x[i], cap);
+            W slope = exp_of(value - log_sum) * softmax - uniform - (u32(i) == label ? target : W(0));
+            if (cap > W(0)) slope *= W(1) - (value / cap) * (value / cap);
+            x[i] = i < own && scale != 0.0 ? slope : W(0);
+        }
+    }
+}
+
+#define CUT_CROSS_ENTROPY(S, W, NAME, BLOCK)                                                                                   \
+    KERNEL(cross_entropy_parts_##NAME##_##S, 256, const W *logits, const u32 *labels, double soft_cap, double *parts,          \
+           Size rows, int width, int own, int first) {                                                                         \
+        cross_entropy_parts<BLOCK>(logits, labels, soft_cap, parts, rows, width, own, first);                                  \
+    }                                                                                                                          \
+    KERNEL(cross_entropy_slopes_##NAME##_##S, 256, W *logits, const u32 *labels, const float *weights, double smoothing,       \
+           double z_loss, double soft_cap, double factor, const double *log_sums, Size rows, int width, int own, int first,    \
+           int classes) {                                                                                                      \
+        const CrossEntropyLoss of = {smoothing, z_loss, soft_cap, factor};                                                     \
+        cross_entropy_slopes<BLOCK>(logits, labels, weights, of, log_sums, rows, width, own, first, classes);                  \
+    }
+FOR_F32(CUT_CROSS_ENTROPY(f32, float, warp, false))
+FOR_F32(CUT_CROSS_ENTROPY(f32, float, block, true))
+FOR_F64(CUT_CROSS_ENTROPY(f64, double, warp, false))
+FOR_F64(CUT_CROSS_ENTROPY(f64, double, block, true))
+
 // ---- losses over pairs of elements
 
 enum Pairs { L1, SMOOTH_L1, MSE, BCE, KL };

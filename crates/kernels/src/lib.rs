@@ -58,6 +58,7 @@ mod columns;
 mod context;
 mod conv;
 mod cross_entropy;
+mod cross_entropy_columns;
 mod dropout;
 mod embedding;
 mod error;
@@ -107,6 +108,9 @@ pub use conv::{
     conv2d_backward_weight, conv2d_backward_weight_bf16, conv2d_forward, conv2d_forward_bf16,
 };
 pub use cross_entropy::{CrossEntropyOptions, CrossEntropyRows, cross_entropy_rows};
+pub use cross_entropy_columns::{
+    CrossEntropyColumns, ROW_PARTS, cross_entropy_of_parts, cross_entropy_parts, cross_entropy_slopes,
+};
 pub use dropout::{Dropout, SampleRows, dropout};
 pub use embedding::embedding_backward;
 pub use error::{KernelError, Result};

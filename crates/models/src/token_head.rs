@@ -25,7 +25,8 @@ pub(crate) struct TokenHead {
 impl TokenHead {
     /// Computes the logits of states [.., width].
     pub(crate) fn logits(&self, tape: &Tape, states: &Value) -> Result<Value> {
-        self.run(tape, |weight| ops::linear_by(tape, states, weight))
+        let logits = self.run(tape, |weight| ops::linear_by(tape, states, weight))?;
+        ops::gathered(tape, &logits, logits.dims().len() - 1, self.weight.whole_shape().dims()[0])
     }
 
     /// Computes the cross-entropy of the logits with targets, a row for each state, without keeping logits.
@@ -46,8 +47,11 @@ impl TokenHead {
             let bias = match &self.bias {
                 HeadBias::Absent => None,
                 HeadBias::Fixed(buffer) => {
-                    let vocab = self.weight.dims()[0];
-                    Some(ops::reshape(tape, &Value::constant(buffer.array()), vocab)?)
+                    let all = self.weight.whole_shape().dims()[0];
+                    let bias = ops::reshape(tape, &Value::constant(buffer.array()), all)?;
+                    let own = self.weight.portion().and_then(|portion| portion.kept().first().cloned());
+                    let own = own.unwrap_or(0..all);
+                    Some(ops::narrow(tape, &bias, 0, own.start, own.len())?)
                 }
                 HeadBias::Trained(param) => Some(tape.param(param)?),
             };

@@ -41,6 +41,7 @@ mod channels;
 mod batch_norm;
 mod group_norm;
 
+mod cut_cross_entropy;
 mod depthwise;
 mod dropout;
 mod exact_squares;
@@ -76,6 +77,7 @@ pub use codec_entries::{
 pub use codec_low_rank::{
     expand, move_runs, orthogonalise, project, project_back, project_back_numbers, scale,
 };
+pub use cut_cross_entropy::{CrossEntropyColumns, cross_entropy_parts, cross_entropy_slopes};
 pub use depthwise::{depthwise, depthwise_backward_input, depthwise_backward_weight, depthwise_supports};
 pub use dropout::{Dropout, SampleRows, dropout};
 pub use elementwise::{affine, neg, unary, unary_backward};

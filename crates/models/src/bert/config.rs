@@ -66,6 +66,8 @@ impl BertConfig {
     /// None that is known.
     pub fn tensor_plan(&self) -> Result<TensorPlan> {
         let plan = TensorPlan::new([
+            "bert.embeddings.word_embeddings = vocabulary",
+            "cls.predictions.bias = vocabulary",
             "bert.encoder.layer.*.intermediate.dense = column",
             "bert.encoder.layer.*.output.dense = row",
             "bert.encoder.layer.*.attention.self.query = column:heads",

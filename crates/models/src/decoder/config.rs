@@ -77,6 +77,8 @@ impl DecoderConfig {
     /// None that is known.
     pub fn tensor_plan(&self) -> Result<TensorPlan> {
         let plan = TensorPlan::new([
+            "model.embed_tokens = vocabulary",
+            "lm_head = vocabulary",
             "model.layers.*.self_attn.q_proj = column:heads",
             "model.layers.*.self_attn.k_proj = column:key-heads",
             "model.layers.*.self_attn.v_proj = column:key-heads",

@@ -74,6 +74,7 @@ impl Gpt2Config {
     /// None that is known.
     pub fn tensor_plan(&self) -> Result<TensorPlan> {
         let plan = TensorPlan::new([
+            "transformer.wte = vocabulary",
             "transformer.h.*.attn.c_attn = column:projection",
             "transformer.h.*.attn.c_proj = row:heads",
             "transformer.h.*.mlp.c_fc = column",

@@ -99,6 +99,7 @@ impl TranslationConfig {
         }
         let plan = match self.layout {
             TranslationLayout::Marian => TensorPlan::new([
+                "model.shared = vocabulary",
                 "model.*.q_proj = column:heads",
                 "model.*.k_proj = column:heads",
                 "model.*.v_proj = column:heads",
@@ -107,6 +108,9 @@ impl TranslationConfig {
                 "model.*.fc2 = row",
             ]),
             TranslationLayout::Torch => TensorPlan::new([
+                "src_embedding = vocabulary",
+                "tgt_embedding = vocabulary",
+                "generator = vocabulary",
                 "transformer.*.in_proj_weight = column:projection",
                 "transformer.*.in_proj_bias = column:projection",
                 "transformer.*.out_proj = row:heads",

@@ -46,6 +46,17 @@ pub struct CrossEntropy<'a> {
     pub factor: f64,
 }
 
+/// The targets of a cross-entropy whose logits have their columns on several ranks.
+#[derive(Debug, Clone, Copy)]
+pub struct CutCrossEntropy<'a> {
+    /// The targets; classes count all columns.
+    pub rows: CrossEntropy<'a>,
+    /// The class of the first column that is here.
+    pub first: usize,
+    /// The number of all columns.
+    pub columns: usize,
+}
+
 /// The inputs of an element loss.
 #[derive(Debug, Clone, Copy)]
 pub struct ElementLossInputs<'a> {
@@ -79,6 +90,19 @@ pub trait Losses {
     /// If the element type is not supported; and, where the back end can tell without waiting, if the label of a row
     /// with weight is not below K.
     fn cross_entropy(&self, logits: &Array, of: CrossEntropy<'_>) -> Result<Array>;
+
+    /// Finds of each row of logits [R, K], f32 or f64, the numbers that its loss follows from, f64 [R, 4]
+    /// ([`phalanx_kernels::cross_entropy_parts`]).
+    ///
+    /// # Errors
+    /// If the element type is not supported.
+    fn cross_entropy_parts(&self, logits: &Array, of: CutCrossEntropy<'_>) -> Result<Array>;
+
+    /// Replaces logits [R, K] by the gradient of the loss of all columns, of whose exponentials `log_sums` are the logarithms of the sums.
+    ///
+    /// # Errors
+    /// If the element type is not supported.
+    fn cross_entropy_slopes(&self, logits: &Array, of: CutCrossEntropy<'_>, log_sums: &[f64]) -> Result<()>;
 
     /// Computes a loss of elements against targets.
     ///

@@ -60,7 +60,9 @@ pub use gated::GatedUnits;
 pub use images::{ImageBlend, ImagePreparation, Images, PLACE_NUMBERS};
 pub use layerwise::{LambOptions, LayerwiseUpdates};
 pub use lookups::Lookups;
-pub use losses::{CrossEntropy, CrossEntropyOptions, ElementLoss, ElementLossInputs, KlInputs, Losses};
+pub use losses::{
+    CrossEntropy, CrossEntropyOptions, CutCrossEntropy, ElementLoss, ElementLossInputs, KlInputs, Losses,
+};
 pub use low_rank::DeviceLowRank;
 pub use memory::{Memory, Transfers};
 pub use norms::{

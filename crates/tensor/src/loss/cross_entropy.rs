@@ -1,9 +1,11 @@
 //! Cross-entropy of logits with class labels, and with mixtures of two labels.
 
 use candle_core::{DType, Device, Shape, Tensor};
+use phalanx_kernels::{CrossEntropyColumns, ROW_PARTS, cross_entropy_of_parts};
 
 use super::LossDivisor;
-use crate::backend::{Array, ArrayBackend, BinaryOp, CrossEntropy};
+use crate::backend::{Array, ArrayBackend, BinaryOp, CrossEntropy, CutCrossEntropy};
+use crate::group::ProcessGroup;
 use crate::ops::Indices;
 use crate::storage::wide;
 use crate::tape::{Tape, Value};
@@ -76,15 +78,70 @@ pub(super) struct PlacedTargets {
 impl PlacedTargets {
     /// Replaces logits [R, K] of the rows from `first` on by the gradient of their loss, which is returned.
     pub(super) fn replace(&self, backend: &dyn ArrayBackend, logits: &Array, first: usize) -> Result<Array> {
-        let rows = logits.dims()[0];
-        let all = self.labels.elem_count();
-        let part = |array: &Array| match rows == all {
-            true => Ok(array.clone()),
-            false => array.reshape(all)?.view(first, rows),
-        };
-        let (labels, weights) = (part(&self.labels)?, self.weights.as_ref().map(part).transpose()?);
+        let (labels, weights) = self.part(first, logits.dims()[0])?;
         let (labels, weights, options) = (&labels, weights.as_ref(), self.options);
         backend.cross_entropy(logits, CrossEntropy { labels, weights, options, factor: self.factor })
+    }
+
+    /// Returns the labels and the weights of some rows.
+    fn part(&self, first: usize, rows: usize) -> Result<(Array, Option<Array>)> {
+        let all = self.labels.elem_count();
+        let part = |array: &Array| match rows == all {
+            true => array.reshape(all),
+            false => array.reshape(all)?.view(first, rows),
+        };
+        Ok((part(&self.labels)?, self.weights.as_ref().map(part).transpose()?))
+    }
+}
+
+/// The columns of logits that a rank has, where the ranks of a group have others.
+pub(super) struct RankColumns<'a> {
+    pub(super) group: &'a dyn ProcessGroup,
+    /// The class of the first one.
+    pub(super) first: usize,
+    /// The number of all.
+    pub(super) all: usize,
+}
+
+impl PlacedTargets {
+    /// Replaces logits [R, K] of the rows from `first` on, of which ranks have different columns, by the gradient of their loss. The
+    /// loss, which is returned, is that of all columns, and the same on all ranks.
+    pub(super) fn replace_columns(
+        &self,
+        backend: &dyn ArrayBackend,
+        columns: &RankColumns<'_>,
+        logits: &Array,
+        first: usize,
+    ) -> Result<Array> {
+        let rows = logits.dims()[0];
+        let (labels, weights) = self.part(first, rows)?;
+        let of = CrossEntropy {
+            labels: &labels,
+            weights: weights.as_ref(),
+            options: self.options,
+            factor: self.factor,
+        };
+        let of = CutCrossEntropy { rows: of, first: columns.first, columns: columns.all };
+        let (size, rank) = (columns.group.size(), columns.group.rank());
+        let own = rows * ROW_PARTS;
+        let all = backend.unwritten(&Shape::from(size * own), DType::F64)?;
+        backend.copy(&all.view(rank * own, own)?, &backend.cross_entropy_parts(logits, of)?.reshape(own)?)?;
+        columns.group.all_gather(&all, &vec![own; size]).map_err(TensorError::hook(OP))?;
+        let parts = all.to_host()?.to_vec1::<f64>()?;
+        let labels = labels.to_host()?.to_dtype(DType::U32)?.to_vec1::<u32>()?;
+        let of_rows = |weights: &Array| Ok::<_, TensorError>(weights.to_host()?.to_vec1::<f32>()?);
+        let of_rows = weights.as_ref().map(of_rows).transpose()?;
+        let of_all = CrossEntropyColumns {
+            labels: &labels,
+            weights: of_rows.as_deref(),
+            options: self.options,
+            factor: self.factor,
+            first: 0,
+            columns: columns.all,
+        };
+        let (loss, log_sums) = cross_entropy_of_parts(of_all, &parts)?;
+        backend.cross_entropy_slopes(logits, of, &log_sums)?;
+        backend.full(loss, &().into(), logits.dtype())
     }
 }
 

@@ -4,13 +4,16 @@
 //! Here a block of rows is multiplied, replaced by its gradient, and multiplied back; then the next block takes its
 //! memory. Gradients are computed in forward, which saves a second product of each block.
 
+use std::sync::Arc;
+
 use candle_core::{DType, Shape};
 
-use super::cross_entropy::{CrossEntropyOptions, PlacedTargets, RowTargets, times};
+use super::cross_entropy::{CrossEntropyOptions, PlacedTargets, RankColumns, RowTargets, times};
 use crate::backend::{Array, ArrayBackend, Destination, Factor, LinearProduct, MatrixProduct};
-use crate::ops::{LinearWeight, WeightLayout};
+use crate::group::ProcessGroup;
+use crate::ops::{LinearWeight, WeightLayout, copy_for_parts, no_ranks};
 use crate::storage::wide;
-use crate::tape::{Tape, Value};
+use crate::tape::{Placement, PlacementRule, Tape, Value};
 use crate::{Precision, Result, TensorError};
 
 const OP: &str = "linear_cross_entropy";
@@ -23,6 +26,9 @@ const TOGETHER: usize = 32;
 
 /// Computes the weighted sum of the cross-entropies of logits x·W + b: `x` is [.., C], its rows are those of `targets`.
 /// It equals [`super::cross_entropy_of_rows`] of [`crate::ops::linear_by`], in the memory of a block of rows.
+///
+/// Where layers are cut over ranks and a rank has some rows of the weight, `x` and the loss are the same on all ranks, which exchange
+/// four numbers of each row of `x`.
 ///
 /// # Errors
 /// If the shapes do not match, and those of [`super::cross_entropy_of_rows`].
@@ -46,8 +52,11 @@ fn in_blocks(
 ) -> Result<Value> {
     let LinearWeight { weight: w, layout, bias } = weight;
     let sizes = weight.sizes(OP, x)?;
-    let (input, matrix) = (x.array()?.contiguous()?, w.array()?.contiguous()?);
-    let bias_array = bias.map(|bias| bias.array()?.contiguous()).transpose()?;
+    let cut = weight.is_cut_by_outputs().then(|| CutHead::of(tape, weight)).transpose()?;
+    let x = &if cut.is_some() { copy_for_parts(tape, x)? } else { x.clone() };
+    let rule = if cut.is_some() { PlacementRule::Own(Placement::Same) } else { PlacementRule::Whole };
+    let (input, matrix) = (x.array()?.contiguous()?, w.part()?.contiguous()?);
+    let bias_array = bias.map(|bias| bias.part()?.contiguous()).transpose()?;
     let backend = input.backend(tape.context());
     // All blocks multiply the weight and the input, which are rounded once.
     let precision = tape.session().precision;
@@ -61,6 +70,7 @@ fn in_blocks(
         bias: bias_array.as_ref(),
         precision,
         dtype: wide(input.dtype()),
+        columns: cut.as_ref().map(CutHead::columns),
     };
     let targets = targets.on(backend, sizes[0], options)?;
     let wants = [x, w].map(Value::needs_grad);
@@ -71,7 +81,7 @@ fn in_blocks(
     tape.count_forward(products * sizes.iter().product::<usize>());
     let x_shape = x.shape().clone();
     let none = Value::absent()?;
-    tape.push(OP, &[x, w, bias.unwrap_or(&none)], loss, move |tape, grad, grads| {
+    tape.push_by(rule, OP, &[x, w, bias.unwrap_or(&none)], loss, move |tape, grad, grads| {
         let backend = grad.backend(tape.context());
         for (index, made) in [made.x, made.weight, made.bias].into_iter().enumerate() {
             let Some(made) = made.filter(|_| grads.wants(index)) else { continue };
@@ -90,6 +100,34 @@ struct HeadGrads<T> {
     bias: T,
 }
 
+/// A weight of which a rank has the rows of some outputs.
+struct CutHead {
+    group: Arc<dyn ProcessGroup>,
+    first: usize,
+    all: usize,
+}
+
+impl CutHead {
+    fn of(tape: &Tape, weight: LinearWeight<'_>) -> Result<Self> {
+        let group = tape.session().tensor_group.clone();
+        let group = group.ok_or_else(|| no_ranks("the head is cut over ranks"))?;
+        let portion = weight.weight.param().and_then(|param| param.portion());
+        match portion.map(|portion| (portion, portion.kept())) {
+            Some((portion, [only])) => {
+                let all = portion.whole().dims()[portion.dim()];
+                Ok(Self { group, first: only.start, all })
+            }
+            _ => Err(TensorError::placement(
+                "linear_cross_entropy: a rank needs the rows of successive classes",
+            )),
+        }
+    }
+
+    fn columns(&self) -> RankColumns<'_> {
+        RankColumns { group: &*self.group, first: self.first, all: self.all }
+    }
+}
+
 /// The inputs of the product.
 struct Head<'a> {
     backend: &'a dyn ArrayBackend,
@@ -103,6 +141,8 @@ struct Head<'a> {
     precision: Precision,
     /// The type of logits and gradients.
     dtype: DType,
+    /// The columns of the logits that this rank has, if others have others.
+    columns: Option<RankColumns<'a>>,
 }
 
 impl Head<'_> {
@@ -121,7 +161,9 @@ impl Head<'_> {
             bias: None,
         };
         let mut loss: Option<Array> = None;
-        let block = (bytes / (outputs * dtype.size_in_bytes()).max(1)).clamp(1, rows.max(1));
+        // Ranks have the same blocks.
+        let most = self.columns.as_ref().map_or(outputs, |of| of.all.div_ceil(of.group.size()));
+        let block = (bytes / (most * dtype.size_in_bytes()).max(1)).clamp(1, rows.max(1));
         // Blocks of equal size: no small rest.
         let block = rows.div_ceil(rows.div_ceil(block).max(1)).max(1);
         let block = if block > TOGETHER { block.next_multiple_of(TOGETHER) } else { block };
@@ -130,7 +172,10 @@ impl Head<'_> {
             let count = block.min(rows - first);
             let x = self.x.view(first * inputs, (count, inputs))?;
             let slopes = self.logits(&x, count)?;
-            let of_block = targets.replace(backend, &slopes, first)?;
+            let of_block = match &self.columns {
+                Some(columns) => targets.replace_columns(backend, columns, &slopes, first)?,
+                None => targets.replace(backend, &slopes, first)?,
+            };
             // Products on a CPU round while they read.
             let rounded =
                 if slopes.is_host() { None } else { Some(backend.rounded(&slopes, self.precision)?) };

@@ -2,7 +2,8 @@
 
 use candle_core::DType;
 
-use super::collective::{copy_to_group, reduce_from_group};
+use super::collective::{copy_to_group, gather_from_group, reduce_from_group};
+use crate::group::even_lens;
 use crate::tape::{Placement, PlacementRule, Tape, Value};
 use crate::{Result, TensorError};
 
@@ -32,6 +33,19 @@ pub(crate) fn sum_of_parts(tape: &Tape, x: &Value) -> Result<Value> {
     match &tape.session().tensor_group {
         Some(group) => reduce_from_group(tape, x, group),
         None => Err(no_ranks("a parameter is cut over ranks")),
+    }
+}
+
+/// Brings the ranks' shards of dimension `dim` together, of size `len` and cut evenly. A whole value stays as it is.
+///
+/// # Errors
+/// If the value is a shard of another dimension or size, and those of the transport.
+pub fn gathered(tape: &Tape, x: &Value, dim: usize, len: usize) -> Result<Value> {
+    match (x.placement(), &tape.session().tensor_group) {
+        (Some(Placement::Shard { .. }), Some(group)) => {
+            gather_from_group(tape, x, dim, &even_lens(len, group.size()), group)
+        }
+        _ => Ok(x.clone()),
     }
 }
 

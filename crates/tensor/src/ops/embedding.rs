@@ -1,15 +1,16 @@
 //! Embedding lookups, and the selection of positions.
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Device, Shape, Tensor};
 
 use super::Indices;
+use super::cut::sum_of_parts;
 use crate::backend::Array;
 use crate::storage::wide;
-use crate::tape::{Tape, Value};
+use crate::tape::{Placement, PlacementRule, Tape, Value};
 use crate::{Result, TensorError};
 
 /// Looks up rows of a table: `table` is [V, C], `ids` any shape of u32 below V. The result is [..ids, C], of the type
-/// of the tape's activations.
+/// of the tape's activations. Where layers are cut over ranks, each rank may have some of the rows.
 ///
 /// # Errors
 /// If an id is out of range, named with its position, where the back end can tell.
@@ -21,6 +22,10 @@ pub fn embedding<'a>(tape: &Tape, table: &Value, ids: impl Into<Indices<'a>>) ->
     let ids = ids.into();
     let mut dims = ids.dims();
     dims.push(width);
+    if let Some(Placement::Shard { dim: 0 }) = table.placement() {
+        let part = embedding_of_portion(tape, table, &ids)?;
+        return sum_of_parts(tape, &part);
+    }
     let values = table.array()?.contiguous()?;
     let backend = values.backend(tape.context());
     let ids = ids.on(OP, backend)?;
@@ -31,6 +36,52 @@ pub fn embedding<'a>(tape: &Tape, table: &Value, ids: impl Into<Indices<'a>>) ->
         let backend = grad.backend(tape.context());
         grads.write(backend, [(0, &[rows, width])], dtype, |[to]| match to {
             Some(to) => backend.embedding_backward(&grad, &ids, to),
+            None => Ok(()),
+        })
+    })
+}
+
+/// Looks up the rows that this rank has of a table; those of other ranks are zeros. The result is a part of a sum.
+fn embedding_of_portion(tape: &Tape, table: &Value, ids: &Indices<'_>) -> Result<Value> {
+    const OP: &str = "embedding";
+    let portion = table.param().and_then(|param| param.portion());
+    let Some((own, rows)) =
+        portion.and_then(|portion| Some((portion.kept().first()?, portion.whole().dims()[0])))
+    else {
+        return Err(TensorError::placement("embedding: ranks have parts of a table that is no parameter"));
+    };
+    let mut dims = ids.dims();
+    let host = ids.on(OP, tape.context())?.to_host()?.flatten_all()?.to_vec1::<u32>()?;
+    if let Some((at, id)) = host.iter().enumerate().find(|(_, id)| **id as usize >= rows) {
+        return Err(TensorError::shape(
+            OP,
+            format!("id {id} at {at} is not below the {rows} rows of the table"),
+        ));
+    }
+    let place = |id: &u32| (*id as usize).checked_sub(own.start).filter(|row| *row < own.len());
+    let there: Vec<f32> = host.iter().map(|id| if place(id).is_some() { 1.0 } else { 0.0 }).collect();
+    let local: Vec<u32> = host.iter().map(|id| place(id).unwrap_or(0) as u32).collect();
+    let values = table.part()?.contiguous()?;
+    let backend = values.backend(tape.context());
+    let width = table.dims()[1];
+    let of_ids = dims.clone();
+    dims.push(1);
+    let there = backend.from_host(
+        &Tensor::from_vec(there, dims.as_slice(), &Device::Cpu)?.to_dtype(wide(values.dtype()))?,
+    )?;
+    dims.pop();
+    dims.push(width);
+    let local = backend.from_host(&Tensor::from_vec(local, of_ids, &Device::Cpu)?)?;
+    let (dtype, stored) = (wide(values.dtype()), tape.session().precision.stored(values.dtype()));
+    let shape = Shape::from(dims);
+    let found = backend.embedding(&values, &local, &shape, stored)?;
+    let output = backend.mul_backward(&found, &there, &shape)?;
+    let own_rows = own.len();
+    tape.push_by(PlacementRule::Own(Placement::Partial), OP, &[table], output, move |tape, grad, grads| {
+        let backend = grad.backend(tape.context());
+        let grad = backend.mul_backward(grad, &there, &shape)?.contiguous()?;
+        grads.write(backend, [(0, &[own_rows, width])], dtype, |[to]| match to {
+            Some(to) => backend.embedding_backward(&grad, &local, to),
             None => Ok(()),
         })
     })

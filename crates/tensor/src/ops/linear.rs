@@ -49,6 +49,11 @@ impl<'a> LinearWeight<'a> {
         Some(if dim == outputs { Cut::Outputs } else { Cut::Inputs })
     }
 
+    /// True if a rank has some of the outputs.
+    pub(crate) fn is_cut_by_outputs(&self) -> bool {
+        self.cut() == Some(Cut::Outputs)
+    }
+
     /// Returns the rule for the placements of a product with `x`.
     fn rule(&self, x: &Value) -> Result<PlacementRule> {
         let last = x.dims().len().saturating_sub(1);
@@ -67,7 +72,8 @@ impl<'a> LinearWeight<'a> {
             Err(TensorError::placement(problem))
         };
         match (self.cut(), x.placement()) {
-            (Some(Cut::Outputs), _) if self.bias.is_some() && bias != shard(0) => {
+            // A constant may be the rank's own.
+            (Some(Cut::Outputs), _) if bias.is_some() && bias != shard(0) => {
                 wrong("its bias needs the same portion")
             }
             (Some(Cut::Outputs), None | Some(Placement::Copied)) => {

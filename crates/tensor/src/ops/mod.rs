@@ -39,7 +39,8 @@ pub use collective::{
 };
 pub use conv::{Conv2dOptions, conv2d};
 pub use conv_transpose::conv_transpose2d;
-pub(crate) use cut::param_for;
+pub use cut::gathered;
+pub(crate) use cut::{copy_for_parts, no_ranks, param_for};
 pub use dropout::{dropout, gaussian_noise};
 pub use embedding::{embedding, embedding_with_fixed, select_positions, select_rows};
 pub use fill::full_like;

@@ -4,9 +4,10 @@ use candle_core::DType;
 use phalanx_tensor::Result;
 use phalanx_tensor::backend::{
     AdamOptions, Array, AverageUpdate, BatchNormBackward, BatchNormMaps, BatchNormPass, BatchNorms,
-    CrossEntropy, ElementLossInputs, EmaOptions, GroupShape, KlInputs, LambOptions, LayerwiseUpdates,
-    LionOptions, LossScaleOutcome, LossScaleStep, Losses, NormBackward, NormGrads, NormOutput, NormPass,
-    Norms, ParamUpdate, RmsNormBackward, RmsNormGrads, RunningStatistics, ScaledStep, SgdOptions, Updates,
+    CrossEntropy, CutCrossEntropy, ElementLossInputs, EmaOptions, GroupShape, KlInputs, LambOptions,
+    LayerwiseUpdates, LionOptions, LossScaleOutcome, LossScaleStep, Losses, NormBackward, NormGrads,
+    NormOutput, NormPass, Norms, ParamUpdate, RmsNormBackward, RmsNormGrads, RunningStatistics, ScaledStep,
+    SgdOptions, Updates,
 };
 
 use super::Checking;
@@ -178,6 +179,22 @@ impl Losses for Checking {
         let weights = self.open_if(OP, of.weights)?;
         let of = CrossEntropy { labels, weights: weights.as_ref(), ..of };
         self.hide(&self.cpu().cross_entropy(&logits, of)?)
+    }
+
+    fn cross_entropy_parts(&self, logits: &Array, of: CutCrossEntropy<'_>) -> Result<Array> {
+        const OP: &str = "cross_entropy_parts";
+        let (logits, labels) = (self.open(OP, logits)?, &self.open(OP, of.rows.labels)?);
+        let weights = self.open_if(OP, of.rows.weights)?;
+        let rows = CrossEntropy { labels, weights: weights.as_ref(), ..of.rows };
+        self.hide(&self.cpu().cross_entropy_parts(&logits, CutCrossEntropy { rows, ..of })?)
+    }
+
+    fn cross_entropy_slopes(&self, logits: &Array, of: CutCrossEntropy<'_>, log_sums: &[f64]) -> Result<()> {
+        const OP: &str = "cross_entropy_slopes";
+        let (logits, labels) = (self.open(OP, logits)?, &self.open(OP, of.rows.labels)?);
+        let weights = self.open_if(OP, of.rows.weights)?;
+        let rows = CrossEntropy { labels, weights: weights.as_ref(), ..of.rows };
+        self.cpu().cross_entropy_slopes(&logits, CutCrossEntropy { rows, ..of }, log_sums)
     }
 
     fn element_loss(&self, of: ElementLossInputs<'_>) -> Result<Array> {

@@ -1,14 +1,16 @@
 //! Rows: softmax, layer norm, L2 norm, cross-entropy, embeddings.
 
 use phalanx_cuda::kernels::{
-    CrossEntropyTargets, NormInputs, cross_entropy, embedding, embedding_backward, l2_normalise,
-    l2_normalise_backward, layer_norm, layer_norm_backward, progression, softmax, softmax_backward,
+    CrossEntropyColumns, CrossEntropyTargets, NormInputs, cross_entropy, cross_entropy_parts,
+    cross_entropy_slopes, embedding, embedding_backward, l2_normalise, l2_normalise_backward, layer_norm,
+    layer_norm_backward, progression, softmax, softmax_backward,
 };
 use phalanx_cuda::{ElementType, Gpu};
 use phalanx_kernels::{
-    CrossEntropyOptions, CrossEntropyRows, NormBackward, NormGrads, NormInput, NormOutput,
-    cross_entropy_rows, layer_norm_backward as cpu_layer_backward, layer_norm_forward, softmax_rows_backward,
-    softmax_rows_forward,
+    CrossEntropyColumns as Columns, CrossEntropyOptions, CrossEntropyRows, NormBackward, NormGrads,
+    NormInput, NormOutput, cross_entropy_parts as cpu_parts, cross_entropy_rows,
+    cross_entropy_slopes as cpu_slopes, layer_norm_backward as cpu_layer_backward, layer_norm_forward,
+    softmax_rows_backward, softmax_rows_forward,
 };
 
 use super::inputs::{
@@ -183,6 +185,56 @@ fn cross_entropy_and_its_gradient() {
         let of = CrossEntropyTargets { labels, weights: None, options, factor: 1.0 };
         let loss = cross_entropy(gpu, &gpu.zeros(ElementType::F32, 3).unwrap(), 3, of).unwrap();
         assert!(download(gpu, &loss)[0].is_nan(), "a label that is none");
+    });
+}
+
+#[test]
+fn cross_entropy_of_columns_on_several_ranks() {
+    on_gpu(|gpu| {
+        let mut draw = Draw::new(25);
+        for [rows, width] in ROWS {
+            for dtype in [ElementType::F32, ElementType::F64] {
+                for (smoothing, z_loss, soft_cap) in [(0.0, 0.0, None), (0.1, 0.01, Some(5.0))] {
+                    // These columns are the second of three parts; the last classes are here.
+                    let (first, columns, classes) =
+                        (width / 2 + 1, 3 * width, Some(width / 2 + 1 + width.div_ceil(2)));
+                    let options = CrossEntropyOptions { smoothing, z_loss, soft_cap, classes };
+                    let what = format!("{rows}x{width} {dtype} {options:?}");
+                    let (mut x, _) = draw.slice(gpu, dtype, rows * width);
+                    x.iter_mut().for_each(|x| *x *= 8.0);
+                    let labels: Vec<u32> = (0..rows).map(|_| draw.below(columns) as u32).collect();
+                    let weights: Vec<f32> = (0..rows).map(|row| row as f32).collect();
+                    let of = Columns {
+                        labels: &labels,
+                        weights: Some(&weights),
+                        options,
+                        factor: 0.25,
+                        first,
+                        columns,
+                    };
+                    let (mut parts, mut slopes) = (vec![0.0; 4 * rows], x.clone());
+                    cpu_parts(&cpu(), width, of, &x, &mut parts).unwrap();
+                    let log_sums: Vec<f64> =
+                        parts.chunks_exact(4).map(|part| part[0] + part[1].ln() + 1.5).collect();
+                    cpu_slopes(&cpu(), width, of, &log_sums, &mut slopes).unwrap();
+                    let logits = upload(gpu, dtype, &x);
+                    let [labels, weights] = [gpu.upload(&labels).unwrap(), gpu.upload(&weights).unwrap()];
+                    let of = CrossEntropyTargets {
+                        labels: &labels,
+                        weights: Some(&weights),
+                        options,
+                        factor: 0.25,
+                    };
+                    let of = CrossEntropyColumns { rows: of, first, columns };
+                    let found = cross_entropy_parts(gpu, &logits, width, of).unwrap();
+                    let within = if dtype == ElementType::F64 { 1e-12 } else { 1e-4 };
+                    assert_within(gpu, &what, &found, &parts, within);
+                    let log_sums = gpu.upload(&log_sums).unwrap();
+                    cross_entropy_slopes(gpu, &logits, width, of, &log_sums).unwrap();
+                    assert_within(gpu, &what, &logits, &slopes, within);
+                }
+            }
+        }
     });
 }
 

@@ -1,14 +1,32 @@
 //! Losses, summed in f64.
 
 use candle_core::{DType, Tensor};
-use phalanx_kernels::{CrossEntropyRows, Float as _, cross_entropy_rows};
+use phalanx_kernels::{
+    CrossEntropyColumns, CrossEntropyRows, Float as _, ROW_PARTS, cross_entropy_parts, cross_entropy_rows,
+    cross_entropy_slopes,
+};
 
-use crate::backend::{Array, CrossEntropy, ElementLoss, ElementLossInputs, KlInputs, Losses};
+use crate::backend::{
+    Array, CrossEntropy, CutCrossEntropy, ElementLoss, ElementLossInputs, KlInputs, Losses,
+};
 use crate::storage::{Contiguous, Indices, dispatch, tensor_from, with_slice_mut};
 use crate::{Context, Result, TensorError};
 
 fn scalar(op: &'static str, array: &Array) -> Result<f64> {
     Ok(array.host(op)?.to_dtype(DType::F64)?.to_scalar::<f64>()?)
+}
+
+/// Calls a function with the targets of some columns.
+fn with_columns(
+    op: &'static str,
+    of: CutCrossEntropy<'_>,
+    run: impl FnOnce(CrossEntropyColumns<'_>) -> Result<()>,
+) -> Result<()> {
+    let CutCrossEntropy { rows: CrossEntropy { labels, weights, options, factor }, first, columns } = of;
+    let labels = Indices::of(op, labels.host(op)?)?;
+    let weights = weights.map(|weights| Contiguous::locked(op, weights.host(op)?)).transpose()?;
+    let (labels, weights) = (labels.slice()?, weights.as_ref().map(Contiguous::slice).transpose()?);
+    run(CrossEntropyColumns { labels, weights, options, factor, first, columns })
 }
 
 impl Losses for Context {
@@ -27,6 +45,30 @@ impl Losses for Context {
             })?;
             let total: f64 = losses.iter().map(|loss| loss.to_f64()).sum();
             Ok(tensor_from(vec![T::from_f64(total)], ())?.into())
+        })
+    }
+
+    fn cross_entropy_parts(&self, logits: &Array, of: CutCrossEntropy<'_>) -> Result<Array> {
+        const OP: &str = "cross_entropy_parts";
+        let (dtype, (rows, width)) = (logits.dtype(), logits.host(OP)?.dims2()?);
+        let logits = Contiguous::locked(OP, logits.host(OP)?)?;
+        let mut parts = vec![0.0; rows * ROW_PARTS];
+        with_columns(OP, of, |of| {
+            dispatch!(OP, dtype, T => {
+                Ok(cross_entropy_parts(self, width, of, logits.slice::<T>()?, &mut parts)?)
+            })
+        })?;
+        Ok(tensor_from(parts, (rows, ROW_PARTS))?.into())
+    }
+
+    fn cross_entropy_slopes(&self, logits: &Array, of: CutCrossEntropy<'_>, log_sums: &[f64]) -> Result<()> {
+        const OP: &str = "cross_entropy_slopes";
+        let logits = logits.host(OP)?;
+        let (_, width) = logits.dims2()?;
+        with_columns(OP, of, |of| {
+            dispatch!(OP, logits.dtype(), T => with_slice_mut::<T, _>(OP, logits, |logits| {
+                Ok(cross_entropy_slopes(self, width, of, log_sums, logits)?)
+            }))
         })
     }
 

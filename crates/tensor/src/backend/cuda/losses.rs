@@ -1,11 +1,15 @@
 //! Losses with the GPU kernels.
 
-use phalanx_cuda::kernels::{self, CrossEntropyTargets, PairLoss};
+use candle_core::Tensor;
+use phalanx_cuda::kernels::{self, CrossEntropyColumns, CrossEntropyTargets, PairLoss};
 use phalanx_cuda::{ElementType, Slice};
+use phalanx_kernels::ROW_PARTS;
 
 use super::Cuda;
 use crate::Result;
-use crate::backend::{Array, CrossEntropy, ElementLoss, ElementLossInputs, KlInputs, Losses};
+use crate::backend::{
+    Array, CrossEntropy, CutCrossEntropy, ElementLoss, ElementLossInputs, KlInputs, Losses, Transfers as _,
+};
 
 fn pair_loss(loss: ElementLoss) -> PairLoss {
     match loss {
@@ -23,17 +27,40 @@ impl Cuda {
     }
 }
 
+impl Cuda {
+    fn targets<'a>(&self, op: &'static str, of: CrossEntropy<'a>) -> Result<CrossEntropyTargets<'a>> {
+        let CrossEntropy { labels, weights, options, factor } = of;
+        let (labels, weights) = (self.slice(op, labels)?, self.slice_if(op, weights)?);
+        Ok(CrossEntropyTargets { labels, weights, options, factor })
+    }
+
+    fn columns<'a>(&self, op: &'static str, of: CutCrossEntropy<'a>) -> Result<CrossEntropyColumns<'a>> {
+        let CutCrossEntropy { rows, first, columns } = of;
+        Ok(CrossEntropyColumns { rows: self.targets(op, rows)?, first, columns })
+    }
+}
+
 impl Losses for Cuda {
     fn cross_entropy(&self, logits: &Array, of: CrossEntropy<'_>) -> Result<Array> {
         const OP: &str = "cross_entropy";
-        let (x, labels) = (self.slice(OP, logits)?, self.slice(OP, of.labels)?);
-        let rows = CrossEntropyTargets {
-            labels,
-            weights: self.slice_if(OP, of.weights)?,
-            options: of.options,
-            factor: of.factor,
-        };
-        Ok(self.array(kernels::cross_entropy(self.gpu(), x, logits.dims()[1], rows)?, ()))
+        let x = self.slice(OP, logits)?;
+        Ok(self.array(kernels::cross_entropy(self.gpu(), x, logits.dims()[1], self.targets(OP, of)?)?, ()))
+    }
+
+    fn cross_entropy_parts(&self, logits: &Array, of: CutCrossEntropy<'_>) -> Result<Array> {
+        const OP: &str = "cross_entropy_parts";
+        let (x, of) = (self.slice(OP, logits)?, self.columns(OP, of)?);
+        let parts = kernels::cross_entropy_parts(self.gpu(), x, logits.dims()[1], of)?;
+        Ok(self.array(parts, (logits.dims()[0], ROW_PARTS)))
+    }
+
+    fn cross_entropy_slopes(&self, logits: &Array, of: CutCrossEntropy<'_>, log_sums: &[f64]) -> Result<()> {
+        const OP: &str = "cross_entropy_slopes";
+        let (x, of) = (self.slice(OP, logits)?, self.columns(OP, of)?);
+        let log_sums = Tensor::from_slice(log_sums, log_sums.len(), &candle_core::Device::Cpu)?;
+        let log_sums = self.from_host(&log_sums)?;
+        let log_sums = self.slice(OP, &log_sums)?;
+        Ok(kernels::cross_entropy_slopes(self.gpu(), x, logits.dims()[1], of, log_sums)?)
     }
 
     fn element_loss(&self, of: ElementLossInputs<'_>) -> Result<Array> {

@@ -123,6 +123,7 @@ impl TensorPlan {
         let of_outputs = if self.inputs_first && !is_first && !is_second { 1 } else { 0 };
         Ok(match (self.cut(name), whole.rank()) {
             (LayerCut::Whole, _) => None,
+            (LayerCut::Vocabulary, 1 | 2) => Some((0, CutUnits::Elements)),
             // The inner dimension of an adapter stays whole.
             (LayerCut::Column(_), 2) if is_first => None,
             (LayerCut::Row(_), 2) if is_second => None,
@@ -132,7 +133,8 @@ impl TensorPlan {
             // The bias is added to the complete sum.
             (LayerCut::Row(_), 1) => None,
             (cut, _) => {
-                let problem = format!("`{cut}` is for linear layers, and `{name}` has shape {whole:?}");
+                let problem =
+                    format!("`{cut}` is for linear layers and tables, and `{name}` has shape {whole:?}");
                 return Err(TensorError::TensorPlan(problem));
             }
         })

@@ -12,6 +12,8 @@ pub enum LayerCut {
     Column(CutUnits),
     /// A linear layer by its inputs, of which each rank has some: each rank computes a part of the sum that is the output.
     Row(CutUnits),
+    /// A table by its rows, or its bias: each rank has those of some tokens.
+    Vocabulary,
     /// Not at all: each rank computes all of it.
     Whole,
 }
@@ -38,6 +40,7 @@ const RULES: &[(&str, LayerCut)] = &[
     ("column:projection", LayerCut::Column(CutUnits::Projection)),
     ("row", LayerCut::Row(CutUnits::Elements)),
     ("row:heads", LayerCut::Row(CutUnits::Heads)),
+    ("vocabulary", LayerCut::Vocabulary),
     ("whole", LayerCut::Whole),
 ];
 

@@ -301,6 +301,24 @@ impl<'a> Setup<'a> {
         Ok(std::mem::take(&mut self.plan).with_rules(own)?)
     }
 
+    /// Refuses a network of which no layer is cut, and rules of the configuration that name nothing.
+    fn check_plan(&self, name: &str, store: &ParamStore) -> Result<(), TrainError> {
+        let whose = if name.is_empty() { "the network".to_owned() } else { format!("network `{name}`") };
+        let names: Vec<&str> = store.params().iter().map(Param::name).collect();
+        let own = TensorPlan::new(self.config.tensor.plan.iter().map(String::as_str))?;
+        if let Some(pattern) = own.unmatched(&names).first() {
+            let problem = format!("tensor.plan: `{pattern}` names no parameter of {whose}");
+            return Err(TrainError::Setup(problem));
+        }
+        match store.params().iter().any(|param| param.portion().is_some()) {
+            true => Ok(()),
+            false => Err(TrainError::Setup(format!(
+                "parallel.tensor is given, and no layer of {whose} is cut: its model has no plan for it. tensor.plan gives one, such as \
+             [\"blocks.*.fc1 = column\", \"blocks.*.fc2 = row\"]"
+            ))),
+        }
+    }
+
     /// Checks the name of a network.
     fn named(&self, name: &str) -> Result<(), TrainError> {
         let sound = |letter: char| letter.is_ascii_alphanumeric() || letter == '_' || letter == '-';
@@ -374,7 +392,7 @@ impl<'a> Setup<'a> {
             return Err(TrainError::Setup(format!("{whose} has no parameters")));
         }
         if tensor.is_some() {
-            check_plan(name, &plan, &store)?;
+            self.check_plan(name, &store)?;
         }
         self.rules.add(name, &store, &rules)?;
         if let (true, Some(load)) = (fill, load) {
@@ -422,23 +440,6 @@ fn load_named(name: &str, path: &Path, store: &ParamStore) -> Result<(), TrainEr
             Err(TrainError::Setup(format!("weights of network `{name}` from {error}")))
         }
         Err(error) => Err(error.into()),
-    }
-}
-
-/// Refuses a network of which no layer is cut, and rules that name nothing.
-fn check_plan(name: &str, plan: &TensorPlan, store: &ParamStore) -> Result<(), TrainError> {
-    let whose = if name.is_empty() { "the network".to_owned() } else { format!("network `{name}`") };
-    let names: Vec<&str> = store.params().iter().map(Param::name).collect();
-    if let Some(pattern) = plan.unmatched(&names).first() {
-        let problem = format!("tensor.plan: `{pattern}` names no parameter of {whose}");
-        return Err(TrainError::Setup(problem));
-    }
-    match store.params().iter().any(|param| param.portion().is_some()) {
-        true => Ok(()),
-        false => Err(TrainError::Setup(format!(
-            "parallel.tensor is given, and no layer of {whose} is cut: its model has no plan for it. tensor.plan gives one, such as \
-             [\"blocks.*.fc1 = column\", \"blocks.*.fc2 = row\"]"
-        ))),
     }
 }
 
