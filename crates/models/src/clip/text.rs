@@ -5,7 +5,7 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor};
 use phalanx_tensor::nn::{Embedding, LayerNorm, Linear, MultiHeadAttention};
 use phalanx_tensor::ops::AttentionOptions;
-use phalanx_tensor::{Block, Init, Param, Result, Scope, Tape, TensorError, Value, ops};
+use phalanx_tensor::{Block, Init, Param, Result, Scope, Tape, TensorError, TensorPlan, Value, ops};
 
 /// The settings of a text encoder.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +27,23 @@ pub struct ClipTextConfig {
 }
 
 impl ClipTextConfig {
+    /// Returns how the layers can be cut over ranks, wherever the encoder is in a network: attention by heads, and the feed-forward parts
+    /// by their hidden layer.
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn tensor_plan(&self) -> Result<TensorPlan> {
+        let plan = TensorPlan::new([
+            "*token_embedding = vocabulary",
+            "*transformer.resblocks.*.attn.in_proj_weight = column:projection",
+            "*transformer.resblocks.*.attn.in_proj_bias = column:projection",
+            "*transformer.resblocks.*.attn.out_proj = row:heads",
+            "*transformer.resblocks.*.mlp.c_fc = column",
+            "*transformer.resblocks.*.mlp.c_proj = row",
+        ])?;
+        Ok(plan.with_heads(self.heads, self.heads))
+    }
+
     /// Returns the settings of ViT-B/32 and ViT-B/16.
     pub fn vit_b() -> Self {
         Self { context: 77, vocab: 49408, width: 512, heads: 8, layers: 12, embed: 512, causal: true }

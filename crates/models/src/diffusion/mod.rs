@@ -23,6 +23,8 @@ pub mod samplers;
 
 mod sampling;
 
+mod tensor_plan;
+
 mod uncertainty;
 
 pub use autoencoder_kl::{AutoencoderKL, AutoencoderKLConfig, LatentDistribution};
@@ -31,6 +33,7 @@ pub use objective::{NoisySamples, Objective};
 pub use patches::{from_patches, to_patches};
 pub use sampling::{InitialImages, SamplingLoop, latent_mask};
 pub use schedule::{BetaSchedule, NoiseSchedule, Prediction};
+pub use tensor_plan::tensor_plan;
 pub use uncertainty::Uncertainty;
 pub use unet::{
     TextAttention, TextCondition, UNet2DConditionConfig, UNet2DConditionModel, UNet2DConfig, UNet2DModel,

@@ -45,6 +45,7 @@ fn ranks_that_share_layers_follow_one_rank() {
         ("three", 3, "ddp", "parallel.tensor=3"),
         ("uneven", 4, "ddp", "parallel.tensor=4"),
         ("ddp", 4, "ddp", "parallel.tensor=2"),
+        ("dp", 4, "dp", "parallel.tensor=2"),
         ("zero1", 4, "zero1", "parallel.tensor=2"),
         ("zero2", 4, "zero2", "parallel.tensor=2"),
         ("fsdp", 4, "fsdp", "parallel.shard=2 parallel.tensor=2"),
@@ -56,7 +57,7 @@ fn ranks_that_share_layers_follow_one_rank() {
     });
     // Where a strategy keeps parameters changes no bit.
     let expected = contents(&checkpoint(&place.path("ddp"), 5));
-    for name in ["zero1", "zero2", "fsdp", "hsdp"] {
+    for name in ["dp", "zero1", "zero2", "fsdp", "hsdp"] {
         assert!(contents(&checkpoint(&place.path(name), 5)) == expected, "{name}: the checkpoints differ");
     }
 }
@@ -108,11 +109,11 @@ fn plans_are_checked_before_ranks_meet() {
         place.fail(&format!("train {preset} --ranks 2 --parallel tensor=2 --steps 1 --out run {further}"))
     };
     let told = fail("tiny", "");
-    assert!(told.contains("no layer of the network is cut: its model has no plan for it"), "{told}");
+    assert!(told.contains("no layer is cut: the model has no plan for it"), "{told}");
     let told = fail("tiny-gpt", "--set model.heads=1");
     assert!(told.contains("`transformer.h.0.attn.c_attn.weight` has 1 heads of keys"), "{told}");
     let told = fail("tiny-gpt", "--set tensor.plan=[\"h.9=column\"]");
-    assert!(told.contains("tensor.plan: `h.9` names no parameter of the network"), "{told}");
+    assert!(told.contains("tensor.plan: `h.9` names no parameter"), "{told}");
     let told = fail("tiny-gpt", "--set tensor.plan=[\"transformer.h.1=diagonal\"]");
     assert!(told.contains("`diagonal` is no rule; there is: column,"), "{told}");
     // A layer that is cut by its outputs, and no layer behind it by its inputs.

@@ -4,16 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use candle_core::{DType, Device, Tensor};
+use phalanx_models::diffusion::{UNet2DConditionConfig, UNet2DConditionModel, tensor_plan};
 use phalanx_models::{
-    BertConfig, BertMasked, Decoder, DecoderConfig, EncoderInput, ExpertsConfig, FeedForwardActivation, Gpt2,
-    Gpt2Config, LanguageModel, Mlp, MlpConfig, SourceTexts, TokenInput, TranslationConfig, TranslationLayout,
-    TranslationTokens, Translator,
+    BertConfig, BertMasked, ClipTextConfig, ClipTextEncoder, Decoder, DecoderConfig, EncoderInput,
+    ExpertsConfig, FeedForwardActivation, Gpt2, Gpt2Config, LanguageModel, Mlp, MlpConfig, SourceTexts,
+    TokenInput, TranslationConfig, TranslationLayout, TranslationTokens, Translator,
 };
 use phalanx_sharding::{RankGroup, single_rank_group};
 use phalanx_tensor::loss::{CrossEntropyOptions, LossDivisor, RowTargets};
 use phalanx_tensor::{
     Array, BuildOptions, Context, HookResult, Key, ProcessGroup, Recompute, Result, Scope, Session,
-    StoreBuilder, Tape, TensorPlan, TensorRank, Value,
+    StoreBuilder, Tape, TensorPlan, TensorRank, Value, ops,
 };
 
 use crate::common::on_ranks;
@@ -22,8 +23,8 @@ use crate::common::on_ranks;
 struct Case {
     name: &'static str,
     plan: TensorPlan,
-    /// The most ranks.
-    ranks: usize,
+    /// The numbers of ranks.
+    ranks: &'static [usize],
     build: fn(&Scope) -> Result<Loss>,
 }
 
@@ -121,6 +122,22 @@ fn mlp() -> MlpConfig {
     MlpConfig { inputs: 12, width: 10, depth: 2, num_classes: 3 }
 }
 
+fn text_config() -> ClipTextConfig {
+    ClipTextConfig { context: 8, vocab: 514, width: 16, heads: 4, layers: 1, embed: 8, causal: true }
+}
+
+fn unet() -> UNet2DConditionConfig {
+    UNet2DConditionConfig {
+        block_out_channels: vec![16, 32],
+        attention: vec![false, true],
+        ..UNet2DConditionConfig::small(3, 16)
+    }
+}
+
+fn unet_plan() -> Result<TensorPlan> {
+    Ok(text_config().tensor_plan()?.and(tensor_plan()?))
+}
+
 fn translator(scope: &Scope, layout: TranslationLayout) -> Result<Loss> {
     let model = Translator::new(scope, &translation(layout))?;
     Ok(Box::new(move |tape| {
@@ -143,20 +160,22 @@ fn cases() -> Vec<Case> {
         build,
     };
     vec![
-        case("gpt2", gpt2().tensor_plan(), 4, |scope| Ok(next_tokens(Arc::new(Gpt2::new(scope, &gpt2())?)))),
-        case("llama", decoder().tensor_plan(), 3, |scope| {
+        case("gpt2", gpt2().tensor_plan(), &[1, 2, 3, 4], |scope| {
+            Ok(next_tokens(Arc::new(Gpt2::new(scope, &gpt2())?)))
+        }),
+        case("llama", decoder().tensor_plan(), &[1, 2, 3], |scope| {
             Ok(next_tokens(Arc::new(Decoder::new(scope, &decoder())?)))
         }),
-        case("qwen2", qwen2().tensor_plan(), 4, |scope| {
+        case("qwen2", qwen2().tensor_plan(), &[1, 2, 3, 4], |scope| {
             Ok(next_tokens(Arc::new(Decoder::new(scope, &qwen2())?)))
         }),
-        case("qwen3", qwen3().tensor_plan(), 3, |scope| {
+        case("qwen3", qwen3().tensor_plan(), &[1, 2, 3], |scope| {
             Ok(next_tokens(Arc::new(Decoder::new(scope, &qwen3())?)))
         }),
-        case("mixtral", mixtral().tensor_plan(), 3, |scope| {
+        case("mixtral", mixtral().tensor_plan(), &[1, 2, 3], |scope| {
             Ok(next_tokens(Arc::new(Decoder::new(scope, &mixtral())?)))
         }),
-        case("bert", bert().tensor_plan(), 4, |scope| {
+        case("bert", bert().tensor_plan(), &[1, 2, 3, 4], |scope| {
             let model = BertMasked::new(scope, &bert())?;
             Ok(Box::new(move |tape| {
                 let [tokens, types] = [ids(2, 6, 13), ids(2, 6, 2)].map(Value::constant);
@@ -168,13 +187,26 @@ fn cases() -> Vec<Case> {
                 model.loss(tape, &states, &targets, CrossEntropyOptions::default())
             }))
         }),
-        case("marian", translation(TranslationLayout::Marian).tensor_plan(), 4, |scope| {
+        case("marian", translation(TranslationLayout::Marian).tensor_plan(), &[1, 2, 3, 4], |scope| {
             translator(scope, TranslationLayout::Marian)
         }),
-        case("transformer", translation(TranslationLayout::Torch).tensor_plan(), 3, |scope| {
+        case("transformer", translation(TranslationLayout::Torch).tensor_plan(), &[1, 2, 3], |scope| {
             translator(scope, TranslationLayout::Torch)
         }),
-        case("mlp", mlp().tensor_plan(), 4, |scope| {
+        case("u-net", unet_plan(), &[1, 2, 4], |scope| {
+            let text = ClipTextEncoder::new(&scope.pp("text"), &text_config())?;
+            let model = UNet2DConditionModel::new(&scope.pp("unet"), &unet())?;
+            Ok(Box::new(move |tape| {
+                let tokens = ids(2, 8, 514);
+                let seen = text.forward(tape, &tokens)?;
+                let mut numbers = vec![0.0; 2 * 3 * 8 * 8];
+                Key::new(6).normal(0, &mut numbers);
+                let images = Value::constant(Tensor::from_vec(numbers, (2, 3, 8, 8), &Device::Cpu)?);
+                let noise = model.forward(tape, &images, &[3.0, 70.0], &seen.tokens)?;
+                ops::mean(tape, &ops::mul(tape, &noise, &noise)?)
+            }))
+        }),
+        case("mlp", mlp().tensor_plan(), &[1, 2, 3, 4], |scope| {
             let model = Mlp::new(scope, &mlp())?;
             Ok(Box::new(move |tape| {
                 let mut numbers = vec![0.0; 24];
@@ -262,7 +294,7 @@ fn on_parts(name: &'static str, ranks: usize, recompute: Recompute) -> Vec<f64> 
 #[test]
 fn every_plan_gives_the_gradients_of_whole_layers() {
     for Case { name, ranks, .. } in cases() {
-        for ranks in 1..=ranks {
+        for &ranks in ranks {
             let off = on_parts(name, ranks, Recompute::Never);
             assert!(off.iter().all(|off| *off < 1e-10), "{name} on {ranks} ranks: {off:?}");
         }
@@ -292,6 +324,17 @@ fn one_rank_checks_every_placement() {
             assert!(error.starts_with(told) && error.contains("is a shard of dimension 2"), "{error}");
         }
     }
+}
+
+#[test]
+fn groups_of_channels_are_not_cut_apart() {
+    let told = on_ranks(3, |comm| {
+        let case = cases().into_iter().find(|case| case.name == "u-net").expect("a case");
+        let rank = TensorRank { rank: comm.rank(), ranks: 3 };
+        step(&case, Some((rank, RankGroup::of(&comm))), Recompute::Never).err().expect("groups").to_string()
+    });
+    let expected = "block `unet.down_blocks.0.resnets.0`: group_norm: this rank has channels [0..5] of 16, and groups of 2 stay together";
+    assert_eq!(told[0], expected);
 }
 
 /// A group that leaves out one operation, counted from 0.
@@ -335,11 +378,13 @@ impl ProcessGroup for Forgetful {
 
 #[test]
 fn no_operation_of_a_plan_can_be_left_out() {
-    for Case { name, .. } in cases() {
+    for case in cases() {
+        let name = case.name;
+        let whole = Arc::new(step(&case, None, Recompute::Never).expect("sound"));
         let run = move |left_out: usize| {
+            let whole = whole.clone();
             on_ranks(2, move |comm| {
                 let case = cases().into_iter().find(|case| case.name == name).expect("a case");
-                let whole = step(&case, None, Recompute::Never).expect("sound");
                 let rank = TensorRank { rank: comm.rank(), ranks: 2 };
                 let group = RankGroup::of(&comm);
                 let group = Arc::new(Forgetful { group, left_out, operations: AtomicUsize::new(0) });

@@ -212,7 +212,8 @@ fn of_heads(
 /// The rule of attention: heads do not depend on each other, so ranks may have some of them.
 fn rule_of_heads(operands: &[&Value]) -> PlacementRule {
     let heads = Placement::Shard { dim: 2 };
-    match operands.iter().all(|operand| operand.placement() == Some(heads)) {
+    let expected = if operands.len() == 1 { Placement::Joint { dim: 2, parts: 3 } } else { heads };
+    match operands.iter().all(|operand| operand.placement() == Some(expected)) {
         true => PlacementRule::Own(heads),
         false => PlacementRule::Whole,
     }
@@ -264,7 +265,9 @@ pub fn projection_part(tape: &Tape, value: &Value, index: usize, parts: usize) -
         return Err(TensorError::shape(OP, problem));
     }
     let rule = match value.placement() {
-        Some(rows @ Placement::Shard { dim: 0 }) => PlacementRule::Own(rows),
+        Some(Placement::Joint { dim: 0, parts: of }) if of == parts => {
+            PlacementRule::Own(Placement::Shard { dim: 0 })
+        }
         _ => moved("narrow", value, Some)?,
     };
     narrow_by(tape, rule, value, (0, index * rows / parts..(index + 1) * rows / parts))

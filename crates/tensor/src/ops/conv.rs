@@ -1,8 +1,10 @@
 //! Two-dimensional convolution.
 
+use super::cut::{copy_for_parts, sum_of_parts};
+use super::{broadcast_add, reshape};
 use crate::backend::{Array, ArrayBackend, Conv2dShape, ConvBackward, ConvForward};
 use crate::storage::wide;
-use crate::tape::{Grads, Op, SavedValue, Tape, Value};
+use crate::tape::{Grads, Op, Placement, PlacementRule, SavedValue, Tape, Value};
 use crate::{Result, TensorError};
 
 /// Stride, padding, dilation and groups of a convolution, each size as [height, width].
@@ -49,10 +51,60 @@ pub fn conv2d(
     bias: Option<&Value>,
     options: Conv2dOptions,
 ) -> Result<Value> {
+    match weight.placement() {
+        Some(Placement::Shard { dim: 0 }) => {
+            let rule = PlacementRule::Own(Placement::Shard { dim: 1 });
+            conv2d_by(tape, rule, &copy_for_parts(tape, x)?, (weight, bias), options)
+        }
+        Some(Placement::Shard { dim: 1 }) => {
+            let part = conv2d_by(tape, PlacementRule::Own(Placement::Partial), x, (weight, None), options)?;
+            let sum = sum_of_parts(tape, &part)?;
+            let Some(bias) = bias else { return Ok(sum) };
+            broadcast_add(tape, &sum, &reshape(tape, bias, (1, bias.dims()[0], 1, 1))?)
+        }
+        _ => conv2d_by(tape, PlacementRule::Whole, x, (weight, bias), options),
+    }
+}
+
+/// Refuses a convolution of other channels than its weight's on this rank.
+fn check_channels(x: &Value, (weight, bias): (&Value, Option<&Value>), groups: usize) -> Result<()> {
+    let wrong = |needs: &str| {
+        let name = weight.param().map_or("weight", |param| param.name());
+        let found = x.placement().map_or_else(|| "a constant".to_owned(), |found| found.to_string());
+        Err(TensorError::placement(format!(
+            "conv2d: `{name}` has a portion of the channels on this rank, and {needs}; x {:?} is {found}",
+            x.shape()
+        )))
+    };
+    let bias = bias.and_then(Value::placement);
+    match (weight.placement(), x.placement()) {
+        (Some(Placement::Shard { .. }), _) if groups != 1 => wrong("channels in groups are not cut"),
+        (Some(Placement::Shard { dim: 0 }), _)
+            if bias.is_some_and(|is| is != Placement::Shard { dim: 0 }) =>
+        {
+            wrong("its bias needs the same portion")
+        }
+        (Some(Placement::Shard { dim: 0 }), None | Some(Placement::Copied)) => Ok(()),
+        (Some(Placement::Shard { dim: 0 }), _) => wrong("takes all channels"),
+        (Some(Placement::Shard { dim: 1 }), Some(Placement::Shard { dim: 1 })) => Ok(()),
+        (Some(Placement::Shard { .. }), _) => wrong("takes a shard of the channels"),
+        _ => Ok(()),
+    }
+}
+
+/// Convolves by a rule for placements.
+fn conv2d_by(
+    tape: &Tape,
+    rule: PlacementRule,
+    x: &Value,
+    (weight, bias): (&Value, Option<&Value>),
+    options: Conv2dOptions,
+) -> Result<Value> {
+    check_channels(x, (weight, bias), options.groups)?;
     let shape = shape_of(x, weight, bias, options)?;
     let out_channels = shape.out_channels;
-    let (x_t, w_t) = (x.array()?.contiguous()?, weight.array()?.contiguous()?);
-    let b_t = bias.map(|bias| bias.array()?.contiguous()).transpose()?;
+    let (x_t, w_t) = (x.part()?.contiguous()?, weight.part()?.contiguous()?);
+    let b_t = bias.map(|bias| bias.part()?.contiguous()).transpose()?;
     let precision = tape.session().precision;
     let of = ConvForward { shape: &shape, x: &x_t, weight: &w_t, bias: b_t.as_ref(), precision };
     let output = x_t.backend(tape.context()).conv2d(of)?;
@@ -60,12 +112,18 @@ pub fn conv2d(
     tape.count_forward(multiply_adds);
     let (x_saved, w_saved, w_dims) = (x.save(), weight.save(), weight.dims().to_vec());
     let none = Value::absent()?;
-    tape.push(Op::Conv2d(shape), &[x, weight, bias.unwrap_or(&none)], output, move |tape, grad, grads| {
-        let sizes = &ConvSizes { shape: &shape, weight: &w_dims, out_channels, multiply_adds };
-        run_backward(tape, grad, grads, (&x_saved, &w_saved), sizes, |backend, of| {
-            backend.conv2d_backward(of)
-        })
-    })
+    tape.push_by(
+        rule,
+        Op::Conv2d(shape),
+        &[x, weight, bias.unwrap_or(&none)],
+        output,
+        move |tape, grad, grads| {
+            let sizes = &ConvSizes { shape: &shape, weight: &w_dims, out_channels, multiply_adds };
+            run_backward(tape, grad, grads, (&x_saved, &w_saved), sizes, |backend, of| {
+                backend.conv2d_backward(of)
+            })
+        },
+    )
 }
 
 /// Returns the sizes of a convolution of these operands.

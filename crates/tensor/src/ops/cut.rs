@@ -18,7 +18,7 @@ pub(crate) fn copy_for_parts(tape: &Tape, x: &Value) -> Result<Value> {
 
 /// Returns a whole parameter for an op with `x`. If ranks compute different parts with it, its gradients are summed over them.
 pub(crate) fn param_for(tape: &Tape, param: &Value, x: &Value) -> Result<Value> {
-    let apart = matches!(x.placement(), Some(Placement::Copied | Placement::Shard { .. }));
+    let apart = x.placement().is_some_and(|is| is == Placement::Copied || is.cut_dim().is_some());
     match (param.placement(), &tape.session().tensor_group) {
         (Some(Placement::Same), Some(_)) if apart && !param.needs_grad() => {
             Ok(param.clone().placed(Some(Placement::Copied)))
@@ -71,8 +71,8 @@ pub(super) fn moved(
     to: impl FnOnce(usize) -> Option<usize>,
 ) -> Result<PlacementRule> {
     match x.placement() {
-        Some(Placement::Shard { dim }) => match to(dim) {
-            Some(dim) => Ok(PlacementRule::Own(Placement::Shard { dim })),
+        Some(cut @ (Placement::Shard { dim } | Placement::Joint { dim, .. })) => match to(dim) {
+            Some(dim) => Ok(PlacementRule::Own(cut.along(dim))),
             None => {
                 let problem = format!("{op}: ranks have shards of dimension {dim} of {:?}", x.shape());
                 Err(TensorError::placement(format!("{problem}, which would be mixed with other dimensions")))

@@ -1,6 +1,6 @@
 //! Gated linear units (Shazeer 2020).
 
-use crate::tape::{PlacementRule, Tape, Value};
+use crate::tape::{Placement, PlacementRule, Tape, Value};
 use crate::{Context, Result, TensorError};
 
 /// Computes value·gelu(gate) (GEGLU, Shazeer 2020): [.., 2·width] to [.., width]. The last dimension of `x` has the
@@ -13,11 +13,19 @@ pub fn geglu(tape: &Tape, x: &Value) -> Result<Value> {
         let problem = format!("{:?} has no last dimension of values and as many gates", x.shape());
         return Err(TensorError::shape("geglu", problem));
     }
-    let input = x.array()?.contiguous()?;
+    let last = x.dims().len() - 1;
+    let rule = match x.placement() {
+        Some(Placement::Joint { dim, parts: 2 }) if dim == last => {
+            PlacementRule::Own(Placement::Shard { dim })
+        }
+        Some(cut @ Placement::Shard { dim }) if dim != last => PlacementRule::Own(cut),
+        _ => PlacementRule::Whole,
+    };
+    let input = x.part()?.contiguous()?;
     let output = input.backend(tape.context()).geglu(&input)?;
     let again = input.clone();
     let compute = move |context: &Context| again.backend(context).geglu(&again);
-    tape.push_remade(("geglu", PlacementRule::Whole), &[x], output, compute, move |tape, grad, grads| {
+    tape.push_remade(("geglu", rule), &[x], output, compute, move |tape, grad, grads| {
         let grad = grad.contiguous()?;
         grads.add(0, grad.backend(tape.context()).geglu_backward(&input, &grad)?)
     })

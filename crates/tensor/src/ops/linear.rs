@@ -41,7 +41,7 @@ enum Cut {
 impl<'a> LinearWeight<'a> {
     /// Returns the dimension that is cut over ranks, if one is.
     fn cut(&self) -> Option<Cut> {
-        let Some(Placement::Shard { dim }) = self.weight.placement() else { return None };
+        let dim = self.weight.placement()?.cut_dim()?;
         let outputs = match self.layout {
             WeightLayout::OutputsFirst => 0,
             WeightLayout::InputsFirst => 1,
@@ -57,7 +57,7 @@ impl<'a> LinearWeight<'a> {
     /// Returns the rule for the placements of a product with `x`.
     fn rule(&self, x: &Value) -> Result<PlacementRule> {
         let last = x.dims().len().saturating_sub(1);
-        let shard = |dim| Some(Placement::Shard { dim });
+        let weight = self.weight.placement();
         let bias = self.bias.and_then(Value::placement);
         let wrong = |needs: &str| {
             let found = x.placement().map_or_else(|| "a constant".to_owned(), |found| found.to_string());
@@ -73,21 +73,23 @@ impl<'a> LinearWeight<'a> {
         };
         match (self.cut(), x.placement()) {
             // A constant may be the rank's own.
-            (Some(Cut::Outputs), _) if bias.is_some() && bias != shard(0) => {
+            (Some(Cut::Outputs), _) if bias.is_some() && bias != weight.map(|is| is.along(0)) => {
                 wrong("its bias needs the same portion")
             }
             (Some(Cut::Outputs), None | Some(Placement::Copied)) => {
-                Ok(PlacementRule::Own(Placement::Shard { dim: last }))
+                Ok(weight.map_or(PlacementRule::Whole, |is| PlacementRule::Own(is.along(last))))
             }
             (Some(Cut::Outputs), _) => wrong("takes whole rows"),
-            (Some(Cut::Inputs), found) if found == shard(last) && self.bias.is_none() => {
+            (Some(Cut::Inputs), Some(found))
+                if found == (Placement::Shard { dim: last }) && self.bias.is_none() =>
+            {
                 Ok(PlacementRule::Own(Placement::Partial))
             }
             (Some(Cut::Inputs), _) => wrong(
                 "takes a shard of the last dimension, as a layer with a portion of the outputs makes it",
             ),
-            (None, found) if found == shard(last) => wrong("takes whole rows"),
-            (None, Some(other @ Placement::Shard { .. })) => Ok(PlacementRule::Own(other)),
+            (None, Some(found)) if found.cut_dim() == Some(last) => wrong("takes whole rows"),
+            (None, Some(other)) if other.cut_dim().is_some() => Ok(PlacementRule::Own(other)),
             (None, _) => Ok(PlacementRule::Whole),
         }
     }

@@ -2,7 +2,7 @@
 
 use super::param_for;
 use crate::backend::{Array, GroupShape, NormBackward, NormGrads, NormPass, RmsNormBackward};
-use crate::tape::{Grads, Op, PlacementRule, Tape, Value};
+use crate::tape::{Grads, Op, Placement, PlacementRule, Tape, Value};
 use crate::{Context, Result, TensorError};
 
 /// Checks that `gamma` and `beta` are [channels].
@@ -78,14 +78,17 @@ pub fn group_norm(
         .dims()
         .split_at_checked(2)
         .map_or((&[0, 0], &[][..]), |(a, b)| (a.try_into().unwrap_or(&[0, 0]), b));
-    if channels == 0 || groups == 0 || channels % groups != 0 {
+    let all = gamma.param().map_or(channels, |gamma| gamma.whole_shape().elem_count());
+    if channels == 0 || groups == 0 || !all.is_multiple_of(groups) {
         let problem = format!("{groups} groups do not divide the channels of {:?}", x.shape());
         return Err(TensorError::shape(OP, problem));
     }
     check_affine(OP, channels, gamma, beta)?;
+    let (groups, rule) = groups_here(OP, x, groups, [gamma, beta])?;
+    let (gamma, beta) = (&param_for(tape, gamma, x)?, &param_for(tape, beta, x)?);
     let shape = GroupShape { dims: [batch, channels, rest.iter().product()], groups };
-    let input = x.array()?.contiguous()?;
-    let (gamma_t, beta_t) = (gamma.array()?.contiguous()?, beta.array()?.contiguous()?);
+    let input = x.part()?.contiguous()?;
+    let (gamma_t, beta_t) = (gamma.part()?.contiguous()?, beta.part()?.contiguous()?);
     let of = NormPass { x: &input, gamma: &gamma_t, beta: &beta_t, eps };
     let normed = input.backend(tape.context()).group_norm(shape, of)?;
     let gamma_saved = gamma.save();
@@ -95,12 +98,39 @@ pub fn group_norm(
         let of = NormPass { x: &again, gamma: &affine[0], beta: &affine[1], eps };
         Ok(again.backend(context).group_norm(shape, of)?.output)
     };
-    let op = (Op::GroupNorm { groups, eps }, PlacementRule::Whole);
+    let op = (Op::GroupNorm { groups, eps }, rule);
     tape.push_remade(op, &[x, gamma, beta], normed.output, compute, move |tape, grad, grads| {
         let (dy, gamma) = (grad.contiguous()?, gamma_saved.array()?.contiguous()?);
         let from = NormBackward { x: &input, dy: &dy, gamma: &gamma, mean: &mean, inv_std: &inv_std };
         hand_in(grads, dy.backend(tape.context()).group_norm_backward(shape, from)?)
     })
+}
+
+/// Returns the number of groups that this rank has of the channels of `x`, and the rule for placements: groups do not depend on each
+/// other, so ranks may have some of them.
+fn groups_here(
+    op: &'static str,
+    x: &Value,
+    groups: usize,
+    affine: [&Value; 2],
+) -> Result<(usize, PlacementRule)> {
+    let channels = x.dims()[1];
+    let cut = Some(Placement::Shard { dim: 0 });
+    let portion = affine[0].param().and_then(|gamma| gamma.portion());
+    let (Some(portion), Some(is @ Placement::Shard { dim: 1 })) = (portion, x.placement()) else {
+        return Ok((groups, PlacementRule::Elementwise));
+    };
+    let size = portion.whole().elem_count() / groups;
+    let whole = portion.kept().iter().all(|range| range.start % size == 0 && range.end % size == 0);
+    if affine.iter().any(|of| of.placement() != cut) || !whole {
+        let problem = format!(
+            "{op}: this rank has channels {:?} of {}, and groups of {size} stay together",
+            portion.kept(),
+            portion.whole().elem_count()
+        );
+        return Err(TensorError::placement(problem));
+    }
+    Ok((channels / size, PlacementRule::Own(is)))
 }
 
 /// Divides the last dimension by √(mean x² + eps) and multiplies it by `gamma` `[C]` (RMS norm, Zhang & Sennrich 2019).

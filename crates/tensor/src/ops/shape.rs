@@ -19,7 +19,13 @@ pub fn reshape(tape: &Tape, x: &Value, shape: impl Into<Shape>) -> Result<Value>
         return Err(TensorError::shape("reshape", problem));
     }
     let before = x.shape().clone();
-    let rule = moved("reshape", x, |dim| reshaped(x.dims(), shape.dims(), dim))?;
+    let stays = |dim: usize| {
+        let to = reshaped(x.dims(), shape.dims(), dim)?;
+        // What lies one after the other along a dimension must stay together.
+        let is_joint = matches!(x.placement(), Some(Placement::Joint { .. }));
+        (!is_joint || shape.dims()[to] == x.dims()[dim]).then_some(to)
+    };
+    let rule = moved("reshape", x, stays)?;
     let output = x.part()?.reshape(shape)?;
     tape.push_by(rule, Op::Reshape, &[x], output, move |_, grad, grads| grads.share(0, grad.reshape(before)?))
 }
@@ -123,8 +129,9 @@ pub fn cat(tape: &Tape, values: &[&Value], dim: usize) -> Result<Value> {
     let lens: Vec<usize> = values.iter().map(|value| value.dims().get(dim).copied().unwrap_or(0)).collect();
     let placement = values.first().and_then(|value| value.placement());
     let rule = match placement {
-        Some(is @ (Placement::Shard { .. } | Placement::Partial))
-            if is != Placement::Shard { dim }
+        Some(is)
+            if !matches!(is, Placement::Same | Placement::Copied)
+                && is.cut_dim() != Some(dim)
                 && values.iter().all(|value| value.placement() == placement) =>
         {
             PlacementRule::Own(is)

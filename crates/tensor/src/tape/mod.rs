@@ -227,7 +227,10 @@ impl Tape {
     /// [`TensorError::NotResident`] if the parameter's store is not built.
     pub fn param(&self, param: &Param) -> Result<Value> {
         let placement = match param.portion() {
-            Some(portion) => Some(Placement::Shard { dim: portion.dim() }),
+            Some(portion) => Some(match (portion.dim(), portion.parts()) {
+                (dim, 1) => Placement::Shard { dim },
+                (dim, parts) => Placement::Joint { dim, parts },
+            }),
             None => self.placement_of_leaves(),
         };
         let constant = || Ok(Value::of_param(param.clone(), None, placement));

@@ -11,6 +11,7 @@
 /// | `Same` | equal on all ranks | the whole one, equal on all ranks |
 /// | `Copied` | equal on all ranks | a part of the sum over the ranks |
 /// | `Shard` | each rank has a part along a dimension | that of its part |
+/// | `Joint` | each rank has a part of each of several things that lie one after the other along a dimension | that of its parts |
 /// | `Partial` | each rank has a part of a sum | that of the sum, equal on all ranks |
 ///
 /// Constants have none, and suit both `Same` and `Copied`.
@@ -25,8 +26,34 @@ pub enum Placement {
         /// The dimension, from 0.
         dim: usize,
     },
+    /// A part of each of several things that lie one after the other along a dimension: queries, keys and values, or values and gates.
+    Joint {
+        /// The dimension, from 0.
+        dim: usize,
+        /// The number of things.
+        parts: usize,
+    },
     /// A part of a sum.
     Partial,
+}
+
+impl Placement {
+    /// The dimension of which ranks have parts.
+    pub(crate) fn cut_dim(self) -> Option<usize> {
+        match self {
+            Self::Shard { dim } | Self::Joint { dim, .. } => Some(dim),
+            Self::Same | Self::Copied | Self::Partial => None,
+        }
+    }
+
+    /// Returns a placement of parts along another dimension.
+    pub(crate) fn along(self, dim: usize) -> Self {
+        match self {
+            Self::Shard { .. } => Self::Shard { dim },
+            Self::Joint { parts, .. } => Self::Joint { dim, parts },
+            whole => whole,
+        }
+    }
 }
 
 impl std::fmt::Display for Placement {
@@ -35,6 +62,7 @@ impl std::fmt::Display for Placement {
             Self::Same => f.write_str("the same on all ranks"),
             Self::Copied => f.write_str("a copy for different parts"),
             Self::Shard { dim } => write!(f, "a shard of dimension {dim}"),
+            Self::Joint { dim, parts } => write!(f, "a shard of each of {parts} parts of dimension {dim}"),
             Self::Partial => f.write_str("a part of a sum"),
         }
     }

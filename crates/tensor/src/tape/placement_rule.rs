@@ -31,14 +31,14 @@ impl PlacementRule {
         let wrong = |problem: String| Err(TensorError::placement(format!("{op}: {problem}")));
         let found = match self {
             Self::Own(placement) => return Ok(Some(placement)),
-            _ => placed().find(|placement| matches!(placement, Placement::Shard { .. })).or(placed().next()),
+            _ => placed().find(|placement| placement.cut_dim().is_some()).or(placed().next()),
         };
         let Some(first) = found else { return Ok(None) };
         match first {
-            Placement::Shard { .. } if self == Self::Whole => wrong(format!(
+            Placement::Shard { .. } | Placement::Joint { .. } if self == Self::Whole => wrong(format!(
                 "an input is {first}, and the op needs whole values; bring it together with `gather_from_group`"
             )),
-            Placement::Shard { .. } => shards(op, inputs, output, first),
+            Placement::Shard { .. } | Placement::Joint { .. } => shards(op, inputs, output, first),
             Placement::Partial if self != Self::Linear => wrong(format!(
                 "an input is {first}; the op needs the sum, which `reduce_from_group` computes"
             )),
@@ -64,14 +64,13 @@ fn shards(
     first: Placement,
 ) -> Result<Option<Placement>> {
     let from_last = |input: &Value, dim: usize| input.dims().len() - dim;
-    let depth = inputs.iter().find_map(|input| match input.placement() {
-        Some(Placement::Shard { dim }) => Some(from_last(input, dim)),
-        _ => None,
-    });
+    let depth = inputs.iter().find_map(|input| Some(from_last(input, input.placement()?.cut_dim()?)));
     let depth = depth.unwrap_or(0);
     for input in inputs {
         let fits = match input.placement() {
-            Some(Placement::Shard { dim }) => from_last(input, dim) == depth,
+            Some(cut @ (Placement::Shard { dim } | Placement::Joint { dim, .. })) => {
+                from_last(input, dim) == depth && cut.along(0) == first.along(0)
+            }
             // Spread along the dimension that is cut.
             Some(Placement::Copied) | None => {
                 let dims = input.dims();
@@ -85,7 +84,7 @@ fn shards(
             return Err(TensorError::placement(format!("{op}: {problem}")));
         }
     }
-    Ok(Some(Placement::Shard { dim: output.rank().saturating_sub(depth) }))
+    Ok(Some(first.along(output.rank().saturating_sub(depth))))
 }
 
 #[cfg(test)]

@@ -80,7 +80,7 @@ impl Value {
     /// Refuses a value that is not whole.
     fn whole(&self) -> Result<()> {
         match self.placement {
-            Some(other @ (Placement::Shard { .. } | Placement::Partial)) => {
+            Some(other) if !matches!(other, Placement::Same | Placement::Copied) => {
                 let shape = self.shape();
                 Err(TensorError::placement(format!("a value {shape:?} is read as a whole and is {other}")))
             }

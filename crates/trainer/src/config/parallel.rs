@@ -73,6 +73,11 @@ impl ParallelConfig {
 }
 
 impl Config {
+    /// The number of ranks that train on different samples.
+    pub fn data_ranks(&self) -> usize {
+        (self.train.ranks / self.parallel.tensor_ranks().unwrap_or(1)).max(1)
+    }
+
     /// Checks the degrees of the mesh.
     pub(super) fn check_parallel(&self, relations: &mut Relations<'_>) {
         const KEY: &str = "parallel.replicate";

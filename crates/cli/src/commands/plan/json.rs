@@ -26,6 +26,7 @@ pub(super) fn of(config: &Config, estimate: &Estimate, chosen: Option<&str>) -> 
         "parameters": plan.parameters,
         "trainable_parameters": plan.trainable,
         "ranks": plan.workload.ranks,
+        "tensor_ranks": plan.tensor,
         "global_batch": config.train.global_batch,
         "micro_batches": plan.workload.micro_batches,
         "algorithm": config.comm.algorithm.name(),

@@ -49,13 +49,17 @@ pub(super) fn lines(config: &Config, estimate: &Estimate, chosen: Option<&str>) 
     }
     lines.extend(format::columns(&table));
     lines.push(String::new());
-    lines.extend(notes(timed, plan.workload.ranks));
+    lines.extend(notes(timed, plan));
     lines
 }
 
 /// The model, the optimizer and the ranks.
 fn head(config: &Config, plan: &ModelPlan) -> Vec<String> {
     let ranks = plan.workload.ranks;
+    let whose = match plan.tensor {
+        1 => ranks.to_string(),
+        tensor => format!("{ranks} groups of {tensor} that share layers"),
+    };
     vec![
         format!(
             "model      {}: {} parameters, {} of them learnt",
@@ -64,7 +68,7 @@ fn head(config: &Config, plan: &ModelPlan) -> Vec<String> {
             format::count(plan.trainable)
         ),
         format!("optimizer  {}", optimizer(config, plan)),
-        format!("ranks      {ranks}, each with {} samples a step", config.train.global_batch / ranks),
+        format!("ranks      {whose}, each with {} samples a step", config.train.global_batch / ranks),
         format!("comm       algorithm {}", config.comm.algorithm),
         format!("codec      {}", config.codec.describe()),
     ]
@@ -118,18 +122,23 @@ fn strategy(row: &MemoryPlan, reference: Option<&MemoryPlan>, chosen: Option<&st
 }
 
 /// The explanation under the table.
-fn notes(timed: bool, ranks: usize) -> Vec<String> {
+fn notes(timed: bool, plan: &ModelPlan) -> Vec<String> {
     let mut lines = vec![
         "Of the rank that holds most. Held: between steps. Gathered, unreduced: whole blocks besides, while they".to_owned(),
         "compute. Not counted: activations, images, buffers of communication, the program itself.".to_owned(),
     ];
+    if plan.tensor > 1 {
+        lines.push(
+            "Nor is what ranks that share layers send each other, which grows with the batch.".to_owned(),
+        );
+    }
     if timed {
         lines.push(
             "Step, and what of it waits for communication: predicted from one rank's step and the link."
                 .to_owned(),
         );
     }
-    if ranks == 1 {
+    if plan.workload.ranks == 1 && plan.tensor == 1 {
         lines.push("One rank shares with no other; with --ranks N strategies differ.".to_owned());
     }
     lines

@@ -13,7 +13,8 @@ pub(super) struct Projections {
     to_k: Linear,
     to_v: Linear,
     to_out: Linear,
-    heads: usize,
+    /// The width of a head. A rank may have some of the heads.
+    head_dim: usize,
 }
 
 impl Projections {
@@ -39,7 +40,7 @@ impl Projections {
             to_k: project("to_k", seen)?,
             to_v: project("to_v", seen)?,
             to_out: linear(&scope.pp("to_out").pp(0), width, width, zero_init)?,
-            heads,
+            head_dim: width / heads,
         })
     }
 
@@ -49,7 +50,10 @@ impl Projections {
         let k = self.split(tape, &self.to_k.forward(tape, seen)?)?;
         let v = self.split(tape, &self.to_v.forward(tape, seen)?)?;
         let mixed = ops::attention(tape, &q, &k, &v, &AttentionOptions::default())?;
-        self.to_out.forward(tape, &ops::reshape(tape, &mixed, x.shape().clone())?)
+        let &[batch, length, heads, dim] = mixed.dims() else {
+            return Err(TensorError::Shape { op: "attention", problem: format!("{:?}", mixed.shape()) });
+        };
+        self.to_out.forward(tape, &ops::reshape(tape, &mixed, (batch, length, heads * dim))?)
     }
 
     /// Returns the shares [N, T, S] that tokens [N, T, width] take from each of [N, S, seen]: the mean of the heads' attention.
@@ -60,7 +64,7 @@ impl Projections {
         let (q, k) = (ops::permute(tape, &q, &[0, 2, 1, 3])?, ops::permute(tape, &k, &[0, 2, 3, 1])?);
         let scores = ops::scale(tape, &ops::matmul(tape, &q, &k)?, 1.0 / head.sqrt())?;
         let sum = ops::sum_over(tape, &ops::softmax(tape, &scores)?, 1)?;
-        ops::scale(tape, &sum, 1.0 / self.heads as f64)
+        ops::scale(tape, &sum, 1.0 / scores.dims()[1] as f64)
     }
 
     /// Splits tokens [N, T, width] into [N, T, heads, width / heads].
@@ -69,7 +73,7 @@ impl Projections {
             let problem = format!("expected [N, T, C], not {:?}", x.shape());
             return Err(TensorError::Shape { op: "attention", problem });
         };
-        ops::reshape(tape, x, (batch, length, self.heads, width / self.heads))
+        ops::reshape(tape, x, (batch, length, width / self.head_dim, self.head_dim))
     }
 }
 

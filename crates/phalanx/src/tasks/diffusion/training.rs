@@ -1,7 +1,7 @@
 //! Training and evaluation of diffusion.
 
 use candle_core::{DType, Device, Tensor};
-use phalanx_models::diffusion::{NoisySamples, Objective, Uncertainty};
+use phalanx_models::diffusion::{NoisySamples, Objective, Uncertainty, tensor_plan};
 use phalanx_tensor::{Key, Tape, TensorError, Value, loss, ops};
 
 use super::{Denoiser, DiffusionSettings, FirstStage};
@@ -44,6 +44,10 @@ fn diffusion(setup: &mut Setup<'_>, settings: &DiffusionSettings) -> Result<Trai
     let text = settings.conditional.then(|| texts.encoder().clone());
     let build = |scope: &phalanx_tensor::Scope| Denoiser::new(scope, settings, channels, text.as_ref());
     let weights = if settings.conditional { Some("denoiser.text.") } else { None };
+    setup.cut_by(|| match &text {
+        Some(text) => Ok(text.tensor_plan()?.and(tensor_plan()?)),
+        None => tensor_plan(),
+    })?;
     let denoiser = match weights {
         Some(prefix) => texts.register_network(setup, "denoiser", prefix, build)?,
         None => setup.network("denoiser", build)?,

@@ -83,6 +83,13 @@ impl TensorPlan {
         Ok(self)
     }
 
+    /// Adds the rules of another plan, for other parts of a network; the heads stay.
+    #[must_use]
+    pub fn and(mut self, other: Self) -> Self {
+        self.rules.extend(other.rules);
+        self
+    }
+
     /// Sets the number of heads of queries, and of keys and values, which divides it.
     #[must_use]
     pub fn with_heads(self, heads: usize, key_heads: usize) -> Self {
@@ -128,13 +135,17 @@ impl TensorPlan {
             (LayerCut::Column(_), 2) if is_first => None,
             (LayerCut::Row(_), 2) if is_second => None,
             (LayerCut::Column(units), 2) => Some((of_outputs, units)),
+            // The weight of a convolution, [O, I, height, width].
+            (LayerCut::Column(units), 4) => Some((0, units)),
+            (LayerCut::Row(units), 4) => Some((1, units)),
             (LayerCut::Column(units), 1) => Some((0, units)),
             (LayerCut::Row(units), 2) => Some((1 - of_outputs, units)),
             // The bias is added to the complete sum.
             (LayerCut::Row(_), 1) => None,
             (cut, _) => {
-                let problem =
-                    format!("`{cut}` is for linear layers and tables, and `{name}` has shape {whole:?}");
+                let problem = format!(
+                    "`{cut}` is for linear layers, convolutions and tables, and `{name}` has shape {whole:?}"
+                );
                 return Err(TensorError::TensorPlan(problem));
             }
         })
@@ -144,7 +155,7 @@ impl TensorPlan {
     /// groups of heads of queries that share keys.
     fn heads_of(&self, units: CutUnits) -> Option<Vec<usize>> {
         match units {
-            CutUnits::Elements => None,
+            CutUnits::Elements | CutUnits::Gated => None,
             CutUnits::Heads => Some(vec![self.heads]),
             CutUnits::KeyHeads => Some(vec![self.key_heads]),
             CutUnits::Projection => Some(vec![self.heads, self.key_heads, self.key_heads]),
@@ -157,6 +168,7 @@ impl TensorPlan {
         let size = whole.dims()[dim];
         let (parts, shared, what) = match self.heads_of(units) {
             Some(parts) => (parts, self.key_heads, "heads of keys"),
+            None if units == CutUnits::Gated => (vec![size / 2; 2], size / 2, "values and gates"),
             None => (vec![size], size, "elements"),
         };
         let all: usize = parts.iter().sum();
@@ -270,7 +282,7 @@ mod tests {
             told("a.weight", &[9, 2], 4)
                 .contains("has 3 heads of keys along dimension 0, too few for 4 ranks")
         );
-        assert!(told("b.weight", &[4, 2, 3, 3], 2).contains("is for linear layers"));
+        assert!(told("b.weight", &[4, 2, 3], 2).contains("is for linear layers, convolutions and tables"));
         assert_eq!(plan.unmatched(&["a.weight"]).iter().map(ToString::to_string).collect::<Vec<_>>(), ["b"]);
     }
 }

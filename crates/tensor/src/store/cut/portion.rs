@@ -8,7 +8,7 @@ use crate::{Result, TensorError};
 
 /// Ranges of one dimension of a parameter, with all of the other dimensions.
 ///
-/// The ranges ascend and do not touch each other. There may be several: of a projection to queries, keys and values a rank
+/// The ranges ascend; those that touch are joined. There may be several: of a projection to queries, keys and values a rank
 /// holds the rows of its heads in each third. No portion is padded, so that ranks may hold different numbers of rows.
 ///
 /// ```
@@ -25,6 +25,8 @@ pub struct Portion {
     whole: Shape,
     dim: usize,
     kept: Vec<Range<usize>>,
+    /// The number of ranges before those that touch were joined.
+    parts: usize,
 }
 
 /// Some elements of a portion that are a range or a box of the whole parameter.
@@ -59,14 +61,15 @@ impl Portion {
             let problem = format!("{kept:?} are no ascending ranges of dimension {dim} of {whole:?}");
             return Err(TensorError::shape("portion", problem));
         }
-        let mut joined: Vec<Range<usize>> = Vec::with_capacity(kept.len());
+        let parts = kept.len();
+        let mut joined: Vec<Range<usize>> = Vec::with_capacity(parts);
         for range in kept {
             match joined.last_mut() {
                 Some(last) if last.end == range.start => last.end = range.end,
                 _ => joined.push(range),
             }
         }
-        Ok(Self { whole, dim, kept: joined })
+        Ok(Self { whole, dim, kept: joined, parts })
     }
 
     /// The shape of the whole parameter.
@@ -82,6 +85,12 @@ impl Portion {
     /// The ranges of the dimension that is cut.
     pub fn kept(&self) -> &[Range<usize>] {
         &self.kept
+    }
+
+    /// The number of things that lie one after the other along the dimension and of each of which this is a part: one for each range
+    /// that the portion was made from.
+    pub fn parts(&self) -> usize {
+        self.parts
     }
 
     /// Returns the shape of the portion.

@@ -8,9 +8,9 @@ use crate::{Result, TensorError};
 /// The way in which a layer is cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LayerCut {
-    /// A linear layer by its outputs: each rank computes some of them, from the whole input.
+    /// A linear layer or a convolution by its outputs: each rank computes some of them, from the whole input. Or a norm behind it.
     Column(CutUnits),
-    /// A linear layer by its inputs, of which each rank has some: each rank computes a part of the sum that is the output.
+    /// A linear layer or a convolution by its inputs, of which each rank has some: each rank computes a part of the sum that is the output.
     Row(CutUnits),
     /// A table by its rows, or its bias: each rank has those of some tokens.
     Vocabulary,
@@ -23,6 +23,8 @@ pub enum LayerCut {
 pub enum CutUnits {
     /// Nothing: ranks have as many elements as each other, or one more.
     Elements,
+    /// Values and as many gates, one after the other. A rank has some of each.
+    Gated,
     /// Heads of queries, and what is computed from them.
     Heads,
     /// Heads of keys or values.
@@ -35,6 +37,7 @@ pub enum CutUnits {
 /// The rules by name. Of each, the units stand behind a colon.
 const RULES: &[(&str, LayerCut)] = &[
     ("column", LayerCut::Column(CutUnits::Elements)),
+    ("column:gated", LayerCut::Column(CutUnits::Gated)),
     ("column:heads", LayerCut::Column(CutUnits::Heads)),
     ("column:key-heads", LayerCut::Column(CutUnits::KeyHeads)),
     ("column:projection", LayerCut::Column(CutUnits::Projection)),
@@ -96,6 +99,6 @@ mod tests {
         assert!(rule.layers.matches("blocks.3.attn.weight"));
         let told = |text: &str| text.parse::<LayerRule>().expect_err(text).to_string();
         assert!(told("blocks.*.attn").contains("write it as"));
-        assert!(told("a = rows").contains("`rows` is no rule; there is: column, column:heads,"));
+        assert!(told("a = rows").contains("`rows` is no rule; there is: column, column:gated,"));
     }
 }

@@ -121,9 +121,10 @@ impl Devices {
         };
         let layout = self.layout(&strategy, world.hosts())?;
         let mesh = ProcessMesh::of(ranks, layout)?;
-        self.batch = match self.duplicates {
-            1 => Some(world.clone()),
-            _ => world.split(u32::try_from(mesh.duplicate()).ok(), 0)?,
+        let batch = mesh.layout().group_along(mesh.rank(), |kind| kind.samples_differ)?;
+        self.batch = match batch.len() == world.world_size() {
+            true => Some(world.clone()),
+            false => world.split(batch.first().and_then(|first| u32::try_from(*first).ok()), 0)?,
         };
         self.mesh = Some(mesh);
         Ok(())

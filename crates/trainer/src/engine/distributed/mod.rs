@@ -156,6 +156,11 @@ impl Distributed {
         self.mesh_data_size().saturating_sub(self.servers).max(1)
     }
 
+    /// The number of ranks that train: all but servers.
+    pub(in crate::engine) fn training_ranks(&self) -> usize {
+        self.size().saturating_sub(self.servers).max(1)
+    }
+
     /// True if there are ranks that only serve.
     pub(in crate::engine) fn has_servers(&self) -> bool {
         self.servers > 0

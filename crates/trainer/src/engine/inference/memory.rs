@@ -1,7 +1,7 @@
 //! Memory and traffic of a run under several strategies, without allocating the model.
 
 use phalanx_sharding::{MemoryPlan, ShardingError, Strategy, Workload};
-use phalanx_tensor::ComputeDevice;
+use phalanx_tensor::{ComputeDevice, ParamBucket, TensorRank};
 
 use crate::config::{Config, Offload};
 use crate::engine::distributed::{Network, sync_options};
@@ -17,6 +17,8 @@ pub struct ModelPlan {
     pub parameters: u64,
     /// The number of trained parameters.
     pub trainable: u64,
+    /// The ranks that compute parts of the same layers; plans are of the one that holds most.
+    pub tensor: usize,
     /// The assumptions of the plans; those of the first of several networks.
     pub workload: Workload,
     /// The plans by strategy, in order, without strategies that do not support the configured algorithm, codec or parameter
@@ -29,24 +31,50 @@ pub struct ModelPlan {
 /// # Errors
 /// If the model cannot be built, or strategies do not fit the number of ranks.
 pub fn plan_memory(task: &Task, config: &Config, strategies: &[Strategy]) -> Result<ModelPlan, TrainError> {
-    let built = task.build(config, None, BuildTarget::whole(Weights::Absent, &ComputeDevice::host()))?;
+    let built = largest(task, config)?;
     let codec = config.codec.settings(config.train.seed, "").codec().map_err(ShardingError::from)?;
     let goes = |strategy: &&Strategy| {
-        strategy.goes_by(config.comm.algorithm).is_ok()
+        (config.parallel.tensor_ranks().is_none() || strategy.is_bulk_synchronous())
+            && strategy.goes_by(config.comm.algorithm).is_ok()
             && (config.codec.weight_rounding().is_none() || strategy.moves_parameters().is_ok())
             && codec.as_ref().is_none_or(|codec| strategy.encodes_by(&**codec, config.codec.scope).is_ok())
     };
     let plan = |strategy: &Strategy| plan_of(strategy, &built, config);
     let plans = strategies.iter().filter(goes).map(plan).collect::<Result<_, _>>()?;
     let Built { training, networks, .. } = &built;
-    let params = || networks.iter().flat_map(|network| network.store().buckets());
+    let params = || networks.iter().flat_map(|network| network.store().params());
     Ok(ModelPlan {
         model: training.describe().to_owned(),
         parameters: networks.iter().map(|network| network.store().num_parameters() as u64).sum(),
-        trainable: params().filter(|param| param.trainable()).map(|param| param.len() as u64).sum(),
+        trainable: params()
+            .filter(|param| param.trainable())
+            .map(|param| param.whole_shape().elem_count() as u64)
+            .sum(),
+        tensor: config.parallel.tensor_ranks().unwrap_or(1),
         workload: workload(&networks[0], config)?,
         plans,
     })
+}
+
+/// Builds the networks, of ranks that share layers as the one that holds most.
+fn largest(task: &Task, config: &Config) -> Result<Built, TrainError> {
+    let device = ComputeDevice::host();
+    let build = |tensor: Option<TensorRank>| {
+        let target = BuildTarget { tensor, ..BuildTarget::whole(Weights::Absent, &device) };
+        task.build(config, None, target)
+    };
+    let Some(ranks) = config.parallel.tensor_ranks() else { return build(None) };
+    let bytes = |built: &Built| -> usize {
+        built.networks.iter().flat_map(|network| network.store().buckets()).map(ParamBucket::bytes).sum()
+    };
+    let mut most = build(Some(TensorRank { rank: 0, ranks }))?;
+    for rank in 1..ranks {
+        let other = build(Some(TensorRank { rank, ranks }))?;
+        if bytes(&other) > bytes(&most) {
+            most = other;
+        }
+    }
+    Ok(most)
 }
 
 /// The assumptions of a network's plan.
@@ -59,7 +87,7 @@ fn workload(network: &Network, config: &Config) -> Result<Workload, TrainError> 
     };
     let codec = config.codec.settings(config.train.seed, "").codec().map_err(ShardingError::from)?;
     Ok(Workload {
-        ranks: own.train.ranks,
+        ranks: own.data_ranks(),
         group: own.parallel.group().or_else(of_hosts),
         optimizer_numbers: optimize::numbers_per_parameter(&own),
         averages: own.train.ema > 0.0,
@@ -78,7 +106,8 @@ fn plan_of(strategy: &Strategy, built: &Built, config: &Config) -> Result<Memory
     let Built { training, networks, .. } = built;
     // The only rank shares with no other.
     let alone = Strategy::named("ddp")?;
-    let (layout, synchrony) = match config.world_size() {
+    let servers = config.world_size() - config.train.ranks;
+    let (layout, synchrony) = match config.data_ranks() + servers {
         1 => (alone.layout, alone.synchrony),
         _ => (strategy.layout, strategy.synchrony),
     };

@@ -344,7 +344,7 @@ impl<'a> Run<'a> {
             parameters: state.num_parameters(),
             data: self.data.describe(),
             images: env.plan.images,
-            world_size: distributed.data_size(),
+            world_size: distributed.training_ranks(),
             servers: env.config.sync.servers,
             threads: env.context.threads(),
             cores: distributed.cores().words().to_owned(),

@@ -301,21 +301,24 @@ impl<'a> Setup<'a> {
         Ok(std::mem::take(&mut self.plan).with_rules(own)?)
     }
 
-    /// Refuses a network of which no layer is cut, and rules of the configuration that name nothing.
-    fn check_plan(&self, name: &str, store: &ParamStore) -> Result<(), TrainError> {
-        let whose = if name.is_empty() { "the network".to_owned() } else { format!("network `{name}`") };
-        let names: Vec<&str> = store.params().iter().map(Param::name).collect();
+    /// Refuses networks of which no layer is cut, and rules of the configuration that name nothing.
+    fn check_plan(&self) -> Result<(), TrainError> {
+        if self.target.tensor.is_none() {
+            return Ok(());
+        }
+        let params = || self.networks.iter().flat_map(|network| network.store().params());
+        let names: Vec<&str> = params().map(Param::name).collect();
         let own = TensorPlan::new(self.config.tensor.plan.iter().map(String::as_str))?;
         if let Some(pattern) = own.unmatched(&names).first() {
-            let problem = format!("tensor.plan: `{pattern}` names no parameter of {whose}");
-            return Err(TrainError::Setup(problem));
+            return Err(TrainError::Setup(format!("tensor.plan: `{pattern}` names no parameter")));
         }
-        match store.params().iter().any(|param| param.portion().is_some()) {
+        match params().any(|param| param.portion().is_some()) {
             true => Ok(()),
-            false => Err(TrainError::Setup(format!(
-                "parallel.tensor is given, and no layer of {whose} is cut: its model has no plan for it. tensor.plan gives one, such as \
-             [\"blocks.*.fc1 = column\", \"blocks.*.fc2 = row\"]"
-            ))),
+            false => Err(TrainError::Setup(
+                "parallel.tensor is given, and no layer is cut: the model has no plan for it. tensor.plan gives one, such as \
+                 [\"blocks.*.fc1 = column\", \"blocks.*.fc2 = row\"]"
+                    .to_owned(),
+            )),
         }
     }
 
@@ -391,9 +394,6 @@ impl<'a> Setup<'a> {
             let whose = if name.is_empty() { "the network".to_owned() } else { format!("network `{name}`") };
             return Err(TrainError::Setup(format!("{whose} has no parameters")));
         }
-        if tensor.is_some() {
-            self.check_plan(name, &store)?;
-        }
         self.rules.add(name, &store, &rules)?;
         if let (true, Some(load)) = (fill, load) {
             load(&store)?;
@@ -424,6 +424,7 @@ impl<'a> Setup<'a> {
                 "the configuration has keys {strange}.…, but no network has that name; there is: {there}"
             )));
         }
+        self.check_plan()?;
         self.rules.check(self.networks.iter().map(|network| (network.name(), network.store())))?;
         Ok(Built { training, networks: self.networks, names })
     }

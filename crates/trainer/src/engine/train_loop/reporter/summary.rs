@@ -71,7 +71,7 @@ impl Reporter {
             model: state.training.describe().to_owned(),
             weights: WeightsRecord::read(&env.folder.weights()).map(|record| record.summary()),
             parameters: state.num_parameters(),
-            world_size: view.distributed.data_size(),
+            world_size: view.distributed.training_ranks(),
             servers: env.config.sync.servers,
             strategy: env.config.train.strategy.to_string(),
             samples_per_second: self.meter.whole().rate(),
