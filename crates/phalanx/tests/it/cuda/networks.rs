@@ -93,6 +93,15 @@ fn networks_of_each_family_train_on_two_gpus_as_by_two_cpu_ranks() {
 }
 
 #[test]
+fn layers_cut_over_gpus_train_as_over_as_many_cpu_ranks() {
+    let Some(place) = Place::anywhere() else { return };
+    let gpt = "tiny-gpt --steps 5 --set model.layers=1 --set model.width=16 --set model.heads=2 --set model.context=12 \
+               --set train.global_batch=4 --set model.texts=40 --set eval.limit=5 --set sample.tokens=4";
+    agree_on(&place, 2, &format!("{gpt} --set model.dropout=0.1 --set parallel.tensor=2"), 1e-4);
+    agree_on(&place, 2, &format!("{UNET} --set model.dropout=0 --set parallel.tensor=2"), 1e-4);
+}
+
+#[test]
 #[ignore = "four GPUs in fibres take minutes: cargo xtask test --full"]
 fn autoencoders_train_on_gpus_as_by_as_many_cpu_ranks() {
     agrees_on_ranks("tiny --steps 5", 1e-4, 2e-2);
