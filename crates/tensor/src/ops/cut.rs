@@ -1,7 +1,5 @@
 //! Values on their way into and out of layers that are cut over ranks ([`Session::tensor_group`](crate::Session)).
 
-use candle_core::DType;
-
 use super::collective::{copy_to_group, gather_from_group, reduce_from_group};
 use crate::group::even_lens;
 use crate::tape::{Placement, PlacementRule, Tape, Value};
@@ -47,16 +45,6 @@ pub fn gathered(tape: &Tape, x: &Value, dim: usize, len: usize) -> Result<Value>
         }
         _ => Ok(x.clone()),
     }
-}
-
-/// Returns a value in another floating-point type; its gradient has the type of `x` again.
-pub(crate) fn stored_as(tape: &Tape, x: &Value, dtype: DType) -> Result<Value> {
-    if x.dtype()? == dtype {
-        return Ok(x.clone());
-    }
-    let array = x.array()?;
-    let output = array.backend(tape.context()).cast(&array, dtype)?;
-    tape.push("stored_as", &[x], output, |_, grad, grads| grads.share(0, grad.clone()))
 }
 
 /// The error of a shard without ranks to compute with.

@@ -4,8 +4,8 @@ use candle_core::{DType, Shape};
 
 pub use crate::backend::WeightLayout;
 
-use super::cut::{copy_for_parts, param_for, stored_as, sum_of_parts};
-use crate::backend::{Array, Factor, LinearProduct, MatrixProduct};
+use super::cut::{copy_for_parts, no_ranks, param_for};
+use crate::backend::{Array, BinaryOp, Factor, LinearProduct, MatrixProduct};
 use crate::storage::wide;
 use crate::tape::{Op, Placement, PlacementRule, Tape, Value};
 use crate::{Result, TensorError};
@@ -80,10 +80,11 @@ impl<'a> LinearWeight<'a> {
                 Ok(weight.map_or(PlacementRule::Whole, |is| PlacementRule::Own(is.along(last))))
             }
             (Some(Cut::Outputs), _) => wrong("takes whole rows"),
-            (Some(Cut::Inputs), Some(found))
-                if found == (Placement::Shard { dim: last }) && self.bias.is_none() =>
-            {
-                Ok(PlacementRule::Own(Placement::Partial))
+            (Some(Cut::Inputs), _) if bias.is_some_and(|is| is != Placement::Same) => {
+                wrong("its bias is added once, to the sum, and must be whole")
+            }
+            (Some(Cut::Inputs), Some(found)) if found == (Placement::Shard { dim: last }) => {
+                Ok(PlacementRule::Own(Placement::Same))
             }
             (Some(Cut::Inputs), _) => wrong(
                 "takes a shard of the last dimension, as a layer with a portion of the outputs makes it",
@@ -150,16 +151,7 @@ pub fn linear_by(tape: &Tape, x: &Value, of: LinearWeight<'_>) -> Result<Value> 
             linear_stored(tape, x, LinearWeight { weight, bias: bias.as_ref(), ..of }, dtype)
         }
         Some(Cut::Outputs) => linear_stored(tape, &copy_for_parts(tape, x)?, of, dtype),
-        Some(Cut::Inputs) => {
-            // Parts are rounded after they were added up.
-            let part = linear_stored(tape, x, LinearWeight { bias: None, ..of }, wide(dtype))?;
-            let sum = sum_of_parts(tape, &part)?;
-            let sum = match of.bias {
-                Some(bias) => super::broadcast_add(tape, &sum, bias)?,
-                None => sum,
-            };
-            stored_as(tape, &sum, dtype)
-        }
+        Some(Cut::Inputs) => linear_of_parts(tape, x, of, dtype),
     }
 }
 
@@ -173,27 +165,58 @@ fn kept(tape: &Tape, weight: &Value, rows: usize) -> Result<Option<Array>> {
 
 /// As [`linear_by`], with a result of another type: f32 for the input of a loss.
 pub(crate) fn linear_stored(tape: &Tape, x: &Value, of: LinearWeight<'_>, dtype: DType) -> Result<Value> {
-    let [rows, inputs, outputs] = of.sizes(OP, x)?;
-    let LinearWeight { weight, layout, bias } = of;
-    let sizes = [rows, inputs, outputs];
-    let x_shape = x.shape().clone();
+    let rule = of.rule(x)?;
+    let output = product(tape, x, of, dtype)?;
+    record(tape, x, of, (rule, output))
+}
+
+/// Computes this rank's part of a product, adds up the parts of all ranks, then adds the bias. What is added up is not rounded to 16
+/// bits before.
+fn linear_of_parts(tape: &Tape, x: &Value, of: LinearWeight<'_>, dtype: DType) -> Result<Value> {
+    let rule = of.rule(x)?;
+    let group =
+        tape.session().tensor_group.as_ref().ok_or_else(|| no_ranks("a parameter is cut over ranks"))?;
+    let sum = product(tape, x, LinearWeight { bias: None, ..of }, wide(dtype))?;
+    group.all_reduce(&sum).map_err(TensorError::hook(OP))?;
+    let backend = sum.backend(tape.context());
+    let sum = match of.bias {
+        Some(bias) => backend.binary(BinaryOp::Add, &sum, &bias.array()?)?,
+        None => sum.clone(),
+    };
+    let output = backend.cast(&sum, dtype)?;
+    record(tape, x, of, (rule, output))
+}
+
+/// Computes x·W + b.
+fn product(tape: &Tape, x: &Value, of: LinearWeight<'_>, dtype: DType) -> Result<Array> {
+    let sizes = of.sizes(OP, x)?;
+    let [rows, inputs, outputs] = sizes;
     let mut shape = x.dims().to_vec();
     if let Some(last) = shape.last_mut() {
         *last = outputs;
     }
-    let rule = of.rule(x)?;
-    let output = {
-        let (x, w) = (x.part()?.contiguous()?, weight.part()?.contiguous()?);
-        same_type(OP, &x, &w)?;
-        let w = kept(tape, weight, rows)?.unwrap_or(w);
-        let bias = bias.map(|bias| bias.part()?.contiguous()).transpose()?;
-        let (precision, shape) = (tape.session().precision, &shape.into());
-        let (x, weight, bias) = (&x, layout.factor(&w), bias.as_ref());
-        let of = LinearProduct { sizes, x, weight, bias, shape, precision, dtype };
-        x.backend(tape.context()).linear(of)?
-    };
+    let (x, w) = (x.part()?.contiguous()?, of.weight.part()?.contiguous()?);
+    same_type(OP, &x, &w)?;
+    let w = kept(tape, of.weight, rows)?.unwrap_or(w);
+    let bias = of.bias.map(|bias| bias.part()?.contiguous()).transpose()?;
+    let (precision, shape) = (tape.session().precision, &shape.into());
+    tape.count_forward(rows * inputs * outputs);
+    let (x, weight, bias) = (&x, of.layout.factor(&w), bias.as_ref());
+    x.backend(tape.context()).linear(LinearProduct { sizes, x, weight, bias, shape, precision, dtype })
+}
+
+/// Records a product with its backward.
+fn record(
+    tape: &Tape,
+    x: &Value,
+    of: LinearWeight<'_>,
+    (rule, output): (PlacementRule, Array),
+) -> Result<Value> {
+    let sizes = of.sizes(OP, x)?;
+    let LinearWeight { weight, layout, bias } = of;
+    let [rows, inputs, outputs] = sizes;
+    let x_shape = x.shape().clone();
     let multiply_adds = rows * inputs * outputs;
-    tape.count_forward(multiply_adds);
     let (x_saved, w_saved) = (x.save(), weight.save());
     let none = Value::absent()?;
     tape.push_by(
