@@ -14,6 +14,8 @@
 //! - **[`ParamStore`]**: parameters in the order and with the names of the reference state dict, laid out in buckets
 //!   ([`ParamBucket`]). One collective moves a bucket, the optimizer runs on its slices, and a shard is a range of it. Running
 //!   statistics are [`Buffer`]s, apart from parameters.
+//! - **[`Placement`]**, **[`TensorPlan`]**: where layers are cut over ranks, a value says what its numbers are there, and a parameter
+//!   which [`Portion`] of it a rank holds.
 //! - **[`Precision`]**: activations in bf16 or f16, with parameters, their gradients, statistics and losses in f32.
 //! - **[`Block`]**: a named part of a model, the unit of strategies. A [`Listener`] is called when blocks start and end,
 //!   forward and backward, and when the gradients of a bucket are complete. Backward can recompute a block instead of saving

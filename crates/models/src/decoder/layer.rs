@@ -15,6 +15,8 @@ pub(super) struct Layer {
     name: String,
     input_norm: RmsNorm,
     attention: Attention,
+    /// The heads of queries of the whole layer.
+    heads: usize,
     mlp_norm: RmsNorm,
     feed_forward: FeedForward,
 }
@@ -26,6 +28,7 @@ impl Layer {
             name: scope.block_name().to_owned(),
             input_norm: RmsNorm::new(&scope.pp("input_layernorm"), config.width, config.eps)?,
             attention: Attention::new(&scope.pp("self_attn"), config)?,
+            heads: config.heads,
             mlp_norm: RmsNorm::new(&scope.pp("post_attention_layernorm"), config.width, config.eps)?,
             feed_forward: FeedForward::new(&scope, config)?,
         })
@@ -59,6 +62,7 @@ impl Layer {
         let starts = starts.map(Value::array).transpose()?;
         let options = AttentionOptions {
             mask: AttentionMask { causal: true, starts, ..AttentionMask::default() },
+            heads: self.heads,
             ..AttentionOptions::default()
         };
         let normed = self.input_norm.forward(tape, x)?;

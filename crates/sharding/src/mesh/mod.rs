@@ -204,7 +204,8 @@ impl ProcessMesh {
     /// # Errors
     /// [`ShardingError::Mesh`] naming the axes that there are.
     pub fn group(&self, axis: &str) -> Result<Arc<dyn ProcessGroup>> {
-        Ok(RankGroup::of(self.axis(axis)?))
+        // The flight recorder tells along which axis a rank waits.
+        Ok(RankGroup::of(&self.axis(axis)?.about(&Arc::from(format!("axis {axis}")))))
     }
 
     /// The cost of communication along all axes so far.

@@ -82,6 +82,11 @@ fn qwen3() -> DecoderConfig {
     DecoderConfig { head_norms: true, ..decoder() }
 }
 
+/// Fewer heads of keys than four ranks, and than two.
+fn few_keys() -> DecoderConfig {
+    DecoderConfig { heads: 4, key_heads: 1, head_norms: true, ..decoder() }
+}
+
 fn mixtral() -> DecoderConfig {
     DecoderConfig { experts: Some(ExpertsConfig { count: 3, chosen: 2 }), ..decoder() }
 }
@@ -171,6 +176,9 @@ fn cases() -> Vec<Case> {
         }),
         case("qwen3", qwen3().tensor_plan(), &[1, 2, 3], |scope| {
             Ok(next_tokens(Arc::new(Decoder::new(scope, &qwen3())?)))
+        }),
+        case("few keys", few_keys().tensor_plan(), &[1, 2, 4], |scope| {
+            Ok(next_tokens(Arc::new(Decoder::new(scope, &few_keys())?)))
         }),
         case("mixtral", mixtral().tensor_plan(), &[1, 2, 3], |scope| {
             Ok(next_tokens(Arc::new(Decoder::new(scope, &mixtral())?)))

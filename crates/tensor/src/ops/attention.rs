@@ -11,7 +11,7 @@ use crate::{Result, TensorError};
 use phalanx_kernels::SampleRows;
 
 use super::Indices;
-use super::cut::moved;
+use super::cut::{copy_for_parts, moved};
 use super::shape::narrow_by;
 
 const OP: &str = "attention";
@@ -37,7 +37,8 @@ pub struct AttentionOptions {
     pub mask: AttentionMask,
     /// The probability that a weight becomes 0 in training. The others are divided by 1 − p.
     pub dropout: f64,
-    /// The number of heads of queries of the layer, of which a rank may have some: dropout needs to know which. 0 if all are there.
+    /// The number of heads of queries of the layer, of which a rank may have some: dropout, and keys that several ranks share, need to
+    /// know which. 0 if all are there.
     pub heads: usize,
 }
 
@@ -91,9 +92,13 @@ fn check_heads(AttentionHeads { queries, keys }: AttentionHeads) -> Result<()> {
 /// [N, T, heads, D]. With more heads of queries than of keys, successive heads of queries share one. A query that sees
 /// no key gets 0. In causal attention the last query is at the position of the last key.
 ///
+/// Where layers are cut over ranks, a rank may have some heads of queries with their keys, or with all keys if there are fewer heads of
+/// keys than ranks.
+///
 /// # Errors
-/// If the shapes do not match, or the dropout is not in [0, 1).
+/// If the shapes or the placements do not match, or the dropout is not in [0, 1).
 pub fn attention(tape: &Tape, q: &Value, k: &Value, v: &Value, options: &AttentionOptions) -> Result<Value> {
+    let [k, v] = &shared_heads(tape, q, [k, v], options.heads)?;
     let (&[batch, length, heads, dim], &[_, keys, key_heads, _]) = (q.dims(), k.dims()) else {
         let problem = format!("expected [N, T, heads, D], not {:?} and {:?}", q.shape(), k.shape());
         return Err(TensorError::shape(OP, problem));
@@ -187,6 +192,34 @@ fn record(
             }
         }
     })
+}
+
+/// Returns the heads of keys and values that the queries of this rank share, if this rank has some of the `all` heads of queries and
+/// every rank has all keys.
+fn shared_heads(tape: &Tape, q: &Value, keys: [&Value; 2], all: usize) -> Result<[Value; 2]> {
+    let heads = Placement::Shard { dim: 2 };
+    let is_whole = |of: &Value| matches!(of.placement(), Some(Placement::Same | Placement::Copied));
+    let group = tape.session().tensor_group.as_ref().filter(|_| q.placement() == Some(heads));
+    let (Some(group), true) = (group, keys.into_iter().all(is_whole)) else {
+        return Ok(keys.map(Clone::clone));
+    };
+    let count = |of: &Value| of.dims().get(2).copied().unwrap_or(0);
+    let (own, key_heads) = (count(q), count(keys[0]));
+    let (lens, rank) = (even_lens(all, group.size()), group.rank());
+    let first = lens[..rank].iter().sum::<usize>();
+    let of_key = all / key_heads.max(1);
+    let own_keys = first / of_key.max(1)..(first + own).saturating_sub(1) / of_key.max(1) + 1;
+    let fits = own_keys.len() == 1 || first.is_multiple_of(of_key) && own.is_multiple_of(of_key);
+    if lens[rank] != own || of_key * key_heads != all || !fits {
+        let problem = format!(
+            "attention: rank {rank} has {own} of {all} heads of queries, which do not share whole heads of {key_heads} of keys"
+        );
+        return Err(TensorError::placement(problem));
+    }
+    let own = |of: &Value| {
+        narrow_by(tape, PlacementRule::Own(heads), &copy_for_parts(tape, of)?, (2, own_keys.clone()))
+    };
+    Ok([own(keys[0])?, own(keys[1])?])
 }
 
 /// Returns the dropout of the heads that this rank has of `all`.

@@ -162,11 +162,22 @@ impl TensorPlan {
         }
     }
 
+    /// True if ranks share heads of keys, of which there are fewer than ranks: each rank has all of them.
+    fn shares_keys(&self, ranks: usize) -> bool {
+        self.key_heads < ranks && ranks.is_multiple_of(self.key_heads) && self.heads.is_multiple_of(ranks)
+    }
+
     /// Returns the portion of a parameter that a rank holds; `None` if it is whole.
     fn portion(&self, name: &str, whole: &Shape, rank: TensorRank) -> Result<Option<Portion>> {
         let Some((dim, units)) = self.dim(name, whole)? else { return Ok(None) };
         let size = whole.dims()[dim];
+        if units == CutUnits::KeyHeads && self.shares_keys(rank.ranks) {
+            return Ok(None);
+        }
         let (parts, shared, what) = match self.heads_of(units) {
+            Some(parts) if units == CutUnits::Heads && self.shares_keys(rank.ranks) => {
+                (parts, self.heads, "heads")
+            }
             Some(parts) => (parts, self.key_heads, "heads of keys"),
             None if units == CutUnits::Gated => (vec![size / 2; 2], size / 2, "values and gates"),
             None => (vec![size], size, "elements"),
@@ -265,6 +276,18 @@ mod tests {
         assert_eq!(cut("fc.lora_B.weight", [6, 2]), "[0..3]");
         assert_eq!(cut("out.lora_A.weight", [2, 6]), "[0..3]");
         assert_eq!(cut("out.lora_B.weight", [8, 2]), "whole");
+    }
+
+    #[test]
+    fn ranks_share_heads_of_keys_if_there_are_few() {
+        let plan = TensorPlan::new(["q = column:heads", "k = column:key-heads", "qkv = column:projection"]);
+        let plan = plan.expect("rules").with_heads(8, 2);
+        assert_eq!(ranges(&plan, "q.weight", &[16, 3], 4)[3], "[12..16]");
+        assert_eq!(ranges(&plan, "k.weight", &[4, 3], 4)[3], "whole");
+        assert_eq!(ranges(&plan, "k.weight", &[4, 3], 2)[1], "[2..4]");
+        let rank = TensorRank { rank: 0, ranks: 4 };
+        let told = plan.portion("qkv.weight", &(24, 3).into(), rank).expect_err("joint").to_string();
+        assert!(told.contains("has 2 heads of keys along dimension 0, too few for 4 ranks"), "{told}");
     }
 
     #[test]

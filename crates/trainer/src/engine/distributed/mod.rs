@@ -217,6 +217,17 @@ impl Distributed {
         self.devices.cores()
     }
 
+    /// The number of compute threads: `wanted`, or one for each core of this rank if that is 0. Ranks that share layers have as many as
+    /// the one with the fewest, so that what they compute alike has the same bits. All ranks call this together.
+    pub(in crate::engine) fn threads(&self, wanted: usize) -> Result<usize, TrainError> {
+        let own = self.cores().threads(wanted);
+        if !self.devices.cuts_layers() {
+            return Ok(own);
+        }
+        let all = self.exchange.gather_numbers(&[own as f32])?;
+        Ok(all.into_iter().fold(own, |least, threads| least.min(threads as usize)))
+    }
+
     /// The device of this rank.
     pub(in crate::engine) fn device(&self) -> &Device {
         self.devices.device()

@@ -80,7 +80,7 @@ impl<'a> Parts<'a> {
         config: &'a Config,
         distributed: &Distributed,
     ) -> Result<Self, TrainError> {
-        let context = precision::context(config, distributed.cores().threads(config.train.threads))?;
+        let context = precision::context(config, distributed.threads(config.train.threads)?)?;
         let device = distributed.device().compute().clone();
         let room = config.data.device_cache_mib.saturating_mul(1 << 20);
         let data = Data::open(config, task.open_data(config), distributed, &device, room)?;
