@@ -5,7 +5,7 @@ use std::path::Path;
 use phalanx_trainer::config::Resolved;
 
 use crate::harness::engine::{Recorder, run_in, words};
-use crate::harness::results::{checkpoint, contents};
+use crate::harness::results::{checkpoint, contents, json};
 use crate::harness::{Place, side_by_side};
 
 /// A GPT-2 of six heads with dropout, averages and clipping, by `ranks` ranks.
@@ -124,4 +124,39 @@ fn plans_are_checked_before_ranks_meet() {
         ),
         "{told}"
     );
+}
+
+#[test]
+fn the_plan_has_the_memory_of_the_rank_that_holds_most() {
+    let place = Place::new();
+    let gpt = "tiny-gpt --ranks 4 --parallel tensor=4 --set model.layers=1 --set model.width=24 --set model.heads=6 \
+               --set model.context=16";
+    let told: serde_json::Value =
+        serde_json::from_str(&place.succeed(&format!("plan {gpt} --json"))).expect("JSON");
+    let rows = told["strategies"].as_array().expect("rows");
+    let ddp = rows.iter().find(|row| row["strategy"] == "ddp").expect("a row");
+    place.succeed(&format!(
+        "train {gpt} --set train.global_batch=4 --steps 2 --set eval.every=0 --set sample.rows=1 --set sample.tokens=2 --out run"
+    ));
+    let summary = json(&place.path("run/summary.json"));
+    let ranks = summary["ranks"].as_array().expect("ranks");
+    for kind in ["parameter_bytes", "gradient_bytes", "optimizer_bytes"] {
+        let held = |rank: &serde_json::Value| rank[kind].as_u64();
+        let (most, least) = (ranks.iter().map(held).max(), ranks.iter().map(held).min());
+        assert_eq!(most.flatten(), ddp[kind].as_u64(), "{kind}");
+        assert_ne!(most, least, "six heads on four ranks are uneven");
+    }
+    // The words of the vocabulary aside, four ranks hold a quarter each.
+    let large =
+        "tiny-gpt --set model.width=1280 --set model.layers=20 --set model.heads=20 --set model.context=1024";
+    let held = |ranks: usize| {
+        let line = format!("plan {large} --ranks {ranks} --parallel tensor={ranks} --json");
+        let told: serde_json::Value = serde_json::from_str(&place.succeed(&line)).expect("JSON");
+        let rows = told["strategies"].as_array().expect("rows");
+        rows.iter()
+            .find(|row| row["strategy"] == "ddp")
+            .and_then(|row| row["held_bytes"].as_f64())
+            .expect("bytes")
+    };
+    assert!(held(4) <= 0.27 * held(1), "{} of {}", held(4), held(1));
 }
