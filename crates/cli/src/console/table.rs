@@ -3,7 +3,7 @@
 use phalanx_run::aligned;
 use phalanx_run::format::count;
 
-use phalanx_trainer::engine::{ScaledRate, Started, named};
+use phalanx_trainer::engine::{ScaledRate, Started, StartedRanks, named};
 
 /// Renders the facts that are known before the first step.
 pub(super) fn started(started: &Started) -> Vec<String> {
@@ -13,19 +13,10 @@ pub(super) fn started(started: &Started) -> Vec<String> {
         row("run", started.folder.display().to_string()),
         row("model", format!("{}, {} parameters", started.model, count(started.parameters))),
         row("data", format!("{}, {} training samples", started.data, count(started.images as u64))),
-        row(
-            "ranks",
-            format!(
-                "{} x {} threads, {}{}",
-                started.world_size,
-                started.threads,
-                started.strategy,
-                if started.servers > 0 { format!(", {} servers", started.servers) } else { String::new() }
-            ),
-        ),
+        row("ranks", ranks(&started.ranks)),
     ];
-    if !started.cores.is_empty() {
-        rows.push(row("cores", started.cores.clone()));
+    if !started.ranks.cores.is_empty() {
+        rows.push(row("cores", started.ranks.cores.clone()));
     }
     rows.extend([
         row("device", started.device.clone()),
@@ -48,9 +39,48 @@ pub(super) fn started(started: &Started) -> Vec<String> {
     aligned(&rows)
 }
 
+/// Renders the number of ranks, and how they share the work.
+fn ranks(ranks: &StartedRanks) -> String {
+    let mut words = format!("{} x {} threads, {}", ranks.training, ranks.threads, ranks.strategy);
+    match ranks.tensor {
+        None => {}
+        Some(1) => words.push_str(", the plan of layers is checked"),
+        Some(number) => words.push_str(&format!(", each layer over {number}")),
+    }
+    match ranks.servers {
+        0 => {}
+        1 => words.push_str(", 1 server"),
+        servers => words.push_str(&format!(", {servers} servers")),
+    }
+    words
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ranks_that_share_layers_are_told() {
+        let line = |tensor, servers| {
+            ranks(&StartedRanks {
+                training: 4,
+                servers,
+                threads: 2,
+                strategy: "ddp".into(),
+                tensor,
+                ..StartedRanks::default()
+            })
+        };
+        let table = [
+            (None, 0, "4 x 2 threads, ddp"),
+            (None, 1, "4 x 2 threads, ddp, 1 server"),
+            (Some(1), 0, "4 x 2 threads, ddp, the plan of layers is checked"),
+            (Some(2), 0, "4 x 2 threads, ddp, each layer over 2"),
+        ];
+        for (tensor, servers, words) in table {
+            assert_eq!(line(tensor, servers), words);
+        }
+    }
 
     #[test]
     fn a_scaled_rate_is_explained() {

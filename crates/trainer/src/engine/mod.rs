@@ -63,8 +63,8 @@ pub use inference::{
     predict_texts, sample_model, write_texts,
 };
 pub use observer::{
-    Event, NoopObserver, Observer, PhaseReport, ScaledRate, Started, StepRange, StepReport, UpdateReport,
-    named,
+    Event, NoopObserver, Observer, PhaseReport, ScaledRate, Started, StartedRanks, StepRange, StepReport,
+    UpdateReport, named,
 };
 pub use phalanx_run::TextUse;
 pub use plan::Plan;

@@ -20,24 +20,33 @@ pub struct Started {
     pub data: String,
     /// Training images.
     pub images: usize,
-    /// Ranks that train.
-    pub world_size: usize,
-    /// Ranks that only serve.
-    pub servers: usize,
-    /// Compute threads of each rank.
-    pub threads: usize,
-    /// The cores of each rank; empty if all ranks may run on all cores of their hosts.
-    pub cores: String,
+    /// The ranks that share the work.
+    pub ranks: StartedRanks,
     /// The device, and the reason if it was chosen automatically.
     pub device: String,
-    /// The strategy of parallelism.
-    pub strategy: String,
     /// The measure of the evaluation that leads; a measure of training of this name leads, too.
     pub headline: Option<String>,
     /// Learning rates that follow from the batch.
     pub scaled_rates: Vec<ScaledRate>,
     /// Its steps.
     pub steps: StepRange,
+}
+
+/// The ranks of a run, and how they share its work.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct StartedRanks {
+    /// Ranks that train.
+    pub training: usize,
+    /// Ranks that only serve.
+    pub servers: usize,
+    /// Compute threads of each rank.
+    pub threads: usize,
+    /// The cores of each rank; empty if all ranks may run on all cores of their hosts.
+    pub cores: String,
+    /// The strategy of parallelism.
+    pub strategy: String,
+    /// Ranks that share each layer; `None` if layers are whole.
+    pub tensor: Option<usize>,
 }
 
 /// The steps of a run.

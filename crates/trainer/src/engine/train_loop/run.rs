@@ -18,7 +18,7 @@ use crate::engine::checkpoint::{Saved, mark_saved};
 use crate::engine::data::Data;
 use crate::engine::distributed::{AgreedAction, Distributed, Network};
 use crate::engine::generative_metrics::GenerativeMetrics;
-use crate::engine::observer::{Observer, ScaledRate, Started, StepRange};
+use crate::engine::observer::{Observer, ScaledRate, Started, StartedRanks, StepRange};
 use crate::engine::peak::PeakRate;
 use crate::engine::training::{ImageSource, Notices, Task};
 use crate::engine::{TrainError, optimize, precision};
@@ -344,12 +344,15 @@ impl<'a> Run<'a> {
             parameters: state.num_parameters(),
             data: self.data.describe(),
             images: env.plan.images,
-            world_size: distributed.training_ranks(),
-            servers: env.config.sync.servers,
-            threads: env.context.threads(),
-            cores: distributed.cores().words().to_owned(),
+            ranks: StartedRanks {
+                training: distributed.training_ranks(),
+                servers: env.config.sync.servers,
+                threads: env.context.threads(),
+                cores: distributed.cores().words().to_owned(),
+                strategy: env.config.train.strategy.to_string(),
+                tensor: env.config.parallel.tensor_ranks(),
+            },
             device: distributed.device().describe().to_owned(),
-            strategy: env.config.train.strategy.to_string(),
             headline: state.training.outline().headline,
             scaled_rates: self.scaled_rates(),
             steps: StepRange { done: state.step, total: env.plan.stop, per_epoch: env.plan.steps_per_epoch },
