@@ -50,6 +50,10 @@ fn ranks_that_share_layers_follow_one_rank() {
         ("zero2", 4, "zero2", "parallel.tensor=2"),
         ("fsdp", 4, "fsdp", "parallel.shard=2 parallel.tensor=2"),
         ("hsdp", 4, "hsdp", "parallel.replicate=2 parallel.shard=1 parallel.tensor=2"),
+        ("six", 6, "zero2", "parallel.tensor=3"),
+        ("six-shards", 6, "fsdp", "parallel.shard=3 parallel.tensor=2"),
+        ("eight", 8, "ddp", "parallel.tensor=4"),
+        ("eight-shards", 8, "hsdp", "parallel.replicate=2 parallel.shard=2 parallel.tensor=2"),
         ("again", 2, "ddp", "parallel.tensor=2 train.recompute=1 train.accumulate=2 train.check_replicas=2"),
     ];
     side_by_side(meshes, |(name, ranks, strategy, further)| {
@@ -65,7 +69,7 @@ fn ranks_that_share_layers_follow_one_rank() {
 #[test]
 fn checkpoints_go_from_any_mesh_to_any_other() {
     let place = Place::new();
-    let one = curve(&place.path("one"), &resolved(1, "ddp", 12, ""));
+    let one = curve(&place.path("one"), &resolved(1, "ddp", 24, ""));
     let meshes = [
         (2, "ddp", "parallel.tensor=2"),
         (1, "ddp", ""),
@@ -73,6 +77,12 @@ fn checkpoints_go_from_any_mesh_to_any_other() {
         (3, "ddp", "parallel.tensor=3"),
         (2, "fsdp", ""),
         (4, "zero1", "parallel.tensor=4"),
+        (6, "zero2", "parallel.tensor=3"),
+        (1, "ddp", "parallel.tensor=1"),
+        (8, "hsdp", "parallel.replicate=2 parallel.shard=2 parallel.tensor=2"),
+        (4, "dp", "parallel.tensor=2"),
+        (6, "fsdp", "parallel.shard=3 parallel.tensor=2"),
+        (3, "zero1", ""),
     ];
     let folder = place.path("moved");
     let mut found = Vec::new();
