@@ -10,6 +10,29 @@ struct CrossEntropyLoss {
 // A logit below its bound, if it has one.
 template <class W> DEVICE W capped(W x, W cap) { return cap > W(0) ? cap * tanh_of(x / cap) : x; }
 
+// Of the logits of a row: the largest, the sum of the exponentials relative to it, and the sum.
+template <class W> struct RowSums {
+    W largest, exponentials, plain;
+};
+
+template <bool BLOCK, class W>
+DEVICE RowSums<W> row_sums(const Group<BLOCK> &group, const W *x, int count, W cap, W *shared) {
+    W largest = W(-3.4028234663852886e38), sum = 0, plain = 0;
+#pragma unroll 1
+    for (int i = group.member; i < count; i += group.members) {
+        const W value = capped(x[i], cap);
+        plain += value;
+        const W most = larger(largest, value);
+        sum = sum * exp_of(largest - most) + exp_of(value - most);
+        largest = most;
+    }
+    const W own = largest;
+    largest = group.template reduce<Larger>(own, shared);
+    sum = group.template reduce<Add>(sum * exp_of(own - largest), shared);
+    plain = group.template reduce<Add>(plain, shared);
+    return {largest, sum, plain};
+}
+
 template <bool BLOCK, class W>
 DEVICE void cross_entropy(W *logits, const u32 *labels, const float *weights, CrossEntropyLoss of, double *losses, Size rows,
                           int width, int classes) {
@@ -20,35 +43,23 @@ DEVICE void cross_entropy(W *logits, const u32 *labels, const float *weights, Cr
         W *x = logits + row * width;
         const double scale = of.factor * (weights ? double(weights[row]) : 1.0);
         const u32 label = labels[row];
-        W largest = W(-3.4028234663852886e38), sum = 0, plain = 0;
-#pragma unroll 1
-        for (int i = group.member; i < classes; i += group.members) {
-            const W value = capped(x[i], cap);
-            plain += value;
-            const W most = larger(largest, value);
-            sum = sum * exp_of(largest - most) + exp_of(value - most);
-            largest = most;
-        }
-        const W own = largest;
-        largest = group.template reduce<Larger>(own, shared);
-        sum = group.template reduce<Add>(sum * exp_of(own - largest), shared);
-        plain = group.template reduce<Add>(plain, shared);
-        const double log_sum = double(log_of(sum)) + double(largest);
+        const auto sums = row_sums<BLOCK>(group, x, classes, cap, shared);
+        const double log_sum = double(log_of(sums.exponentials)) + double(sums.largest);
         if (group.member == 0) {
             // The host does not wait for errors here: an invalid label makes the loss NaN.
             const double chosen = label < u32(classes) ? double(capped(x[label], cap)) : double(NAN_F32);
-            const double mean = double(plain) / classes;
+            const double mean = double(sums.plain) / classes;
             const double loss = log_sum - (1.0 - of.smoothing) * chosen - of.smoothing * mean + of.z_loss * log_sum * log_sum;
             losses[row] = scale == 0.0 ? 0.0 : scale * loss;
         }
         // The logit of the label is read before it is overwritten.
         group.sync();
-        const W softmax = W(scale * (1.0 + 2.0 * of.z_loss * log_sum)) / sum;
+        const W softmax = W(scale * (1.0 + 2.0 * of.z_loss * log_sum)) / sums.exponentials;
         const W uniform = W(scale * of.smoothing / classes), target = W(scale * (1.0 - of.smoothing));
 #pragma unroll 1
         for (int i = group.member; i < width; i += group.members) {
             const W value = capped(x[i], cap);
-            W slope = exp_of(value - largest) * softmax - uniform - (u32(i) == label ? target : W(0));
+            W slope = exp_of(value - sums.largest) * softmax - uniform - (u32(i) == label ? target : W(0));
             if (cap > W(0)) slope *= W(1) - (value / cap) * (value / cap);
             x[i] = i < classes && scale != 0.0 ? slope : W(0);
         }
@@ -81,26 +92,14 @@ DEVICE void cross_entropy_parts(const W *logits, const u32 *labels, double soft_
     const auto group = Group<BLOCK>::make();
     for (Size row = Size(blockIdx.x) * group.groups + group.index; row < rows; row += Size(gridDim.x) * group.groups) {
         const W *x = logits + row * width;
-        W largest = W(-3.4028234663852886e38), sum = 0, plain = 0;
-#pragma unroll 1
-        for (int i = group.member; i < own; i += group.members) {
-            const W value = capped(x[i], cap);
-            plain += value;
-            const W most = larger(largest, value);
-            sum = sum * exp_of(largest - most) + exp_of(value - most);
-            largest = most;
-        }
-        const W mine = largest;
-        largest = group.template reduce<Larger>(mine, shared);
-        sum = group.template reduce<Add>(sum * exp_of(mine - largest), shared);
-        plain = group.template reduce<Add>(plain, shared);
+        const auto sums = row_sums<BLOCK>(group, x, own, cap, shared);
         if (group.member == 0) {
             const u32 label = labels[row] - u32(first);
             double *to = parts + 4 * row;
-            to[0] = double(largest);
-            to[1] = double(sum);
+            to[0] = double(sums.largest);
+            to[1] = double(sums.exponentials);
             to[2] = label < u32(own) ? double(capped(x[label], cap)) : 0.0;
-            to[3] = double(plain);
+            to[3] = double(sums.plain);
         }
     }
 }

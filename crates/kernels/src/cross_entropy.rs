@@ -35,11 +35,12 @@ pub struct CrossEntropyRows<'a> {
 
 impl CrossEntropyRows<'_> {
     /// The weight of a row times the factor.
-    fn scale(&self, row: usize) -> f64 {
+    pub(crate) fn scale(&self, row: usize) -> f64 {
         self.factor * self.weights.map_or(1.0, |weights| f64::from(weights[row]))
     }
 
-    fn check(&self, kernel: &'static str, classes: usize) -> Result<()> {
+    /// Checks the number of weights, and the labels of rows with weight.
+    pub(crate) fn check(&self, kernel: &'static str, classes: usize) -> Result<()> {
         if let Some(weights) = self.weights {
             check_len(kernel, "weights", self.labels.len(), weights.len())?;
         }

@@ -1,7 +1,7 @@
 //! Cross-entropy of rows whose columns are on several ranks, in two passes with an exchange between them.
 
 use crate::context::Context;
-use crate::cross_entropy::CrossEntropyOptions;
+use crate::cross_entropy::{CrossEntropyOptions, CrossEntropyRows};
 use crate::error::{Result, check_len};
 use crate::float::Float;
 use crate::softmax::row_max;
@@ -10,14 +10,8 @@ use crate::unary::tanh;
 /// Some columns of the rows of a cross-entropy.
 #[derive(Debug, Clone, Copy)]
 pub struct CrossEntropyColumns<'a> {
-    /// The class of each row, among all columns.
-    pub labels: &'a [u32],
-    /// The weight of each row; 1 without. A row of weight 0 has no loss and no gradient.
-    pub weights: Option<&'a [f32]>,
-    /// The loss; `classes` counts all columns.
-    pub options: CrossEntropyOptions,
-    /// The factor of all losses.
-    pub factor: f64,
+    /// The rows; labels and `classes` count all columns.
+    pub rows: CrossEntropyRows<'a>,
     /// The class of the first column that is here.
     pub first: usize,
     /// The number of all columns.
@@ -49,7 +43,8 @@ impl RowPart {
 
     fn with(self, other: Self) -> Self {
         let max = self.max.max(other.max);
-        let scaled = |part: Self| if part.sum > 0.0 { part.sum * (part.max - max).exp() } else { 0.0 };
+        // A sum that is no number stays none.
+        let scaled = |part: Self| if part.sum == 0.0 { 0.0 } else { part.sum * (part.max - max).exp() };
         Self {
             max,
             sum: scaled(self) + scaled(other),
@@ -60,14 +55,9 @@ impl RowPart {
 }
 
 impl CrossEntropyColumns<'_> {
-    /// The weight of a row times the factor.
-    fn scale(&self, row: usize) -> f64 {
-        self.factor * self.weights.map_or(1.0, |weights| f64::from(weights[row]))
-    }
-
     /// The number of classes.
     fn classes(&self) -> usize {
-        self.options.classes.unwrap_or(self.columns)
+        self.rows.options.classes.unwrap_or(self.columns)
     }
 
     /// The number of columns here that are classes.
@@ -77,11 +67,11 @@ impl CrossEntropyColumns<'_> {
 
     /// The column of a row's label, if it is here.
     fn own_label(&self, row: usize, own: usize) -> Option<usize> {
-        (self.labels[row] as usize).checked_sub(self.first).filter(|column| *column < own)
+        (self.rows.labels[row] as usize).checked_sub(self.first).filter(|column| *column < own)
     }
 
     fn capped<T: Float>(&self, x: T) -> T {
-        match self.options.soft_cap {
+        match self.rows.options.soft_cap {
             Some(cap) => T::from_f64(cap) * tanh(x * T::from_f64(1.0 / cap)),
             None => x,
         }
@@ -92,7 +82,7 @@ impl CrossEntropyColumns<'_> {
 /// of the label if it is here, and the sum: [rows, [`ROW_PARTS`]].
 ///
 /// # Errors
-/// If a length does not match.
+/// If a length does not match, or the label of a row with weight is no class.
 pub fn cross_entropy_parts<T: Float>(
     context: &Context,
     width: usize,
@@ -101,8 +91,9 @@ pub fn cross_entropy_parts<T: Float>(
     parts: &mut [f64],
 ) -> Result<()> {
     const KERNEL: &str = "cross_entropy_parts";
-    check_len(KERNEL, "logits", of.labels.len() * width, logits.len())?;
-    check_len(KERNEL, "parts", of.labels.len() * ROW_PARTS, parts.len())?;
+    of.rows.check(KERNEL, of.classes())?;
+    check_len(KERNEL, "logits", of.rows.labels.len() * width, logits.len())?;
+    check_len(KERNEL, "parts", of.rows.labels.len() * ROW_PARTS, parts.len())?;
     if logits.is_empty() {
         return Ok(());
     }
@@ -133,6 +124,8 @@ fn row_part<T: Float>(row: &[T], label: Option<usize>, of: &CrossEntropyColumns<
     // The bound grows with the logit, so the largest stays the largest.
     let max = of.capped(row_max(row));
     let mut part = RowPart { max: max.to_f64(), ..RowPart::NONE };
+    // Of columns that are all −∞ the sum is 0.
+    let max = if part.max == f64::NEG_INFINITY { T::ZERO } else { max };
     for x in row {
         let x = of.capped(*x);
         part.sum += (x - max).exp().to_f64();
@@ -149,17 +142,14 @@ fn row_part<T: Float>(row: &[T], label: Option<usize>, of: &CrossEntropyColumns<
 /// If the length is not that of the rows on several ranks, or the label of a row with weight is no class.
 pub fn cross_entropy_of_parts(of: CrossEntropyColumns<'_>, parts: &[f64]) -> Result<(f64, Vec<f64>)> {
     const KERNEL: &str = "cross_entropy_of_parts";
-    let (rows, classes) = (of.labels.len(), of.classes());
+    let (rows, classes) = (of.rows.labels.len(), of.classes());
+    of.rows.check(KERNEL, classes)?;
     let of_rank = rows * ROW_PARTS;
     check_len(KERNEL, "parts", (parts.len() / of_rank.max(1)) * of_rank, parts.len())?;
-    let CrossEntropyOptions { smoothing, z_loss, .. } = of.options;
+    let CrossEntropyOptions { smoothing, z_loss, .. } = of.rows.options;
     let (mut loss, mut log_sums) = (0.0, Vec::with_capacity(rows));
     for row in 0..rows {
-        let scale = of.scale(row);
-        if of.labels[row] as usize >= classes && scale != 0.0 {
-            let problem = format!("label {} of row {row} is not below the {classes} classes", of.labels[row]);
-            return Err(crate::KernelError::Shape { kernel: KERNEL, problem });
-        }
+        let scale = of.rows.scale(row);
         let of_ranks = parts.chunks_exact(of_rank).map(|all| RowPart::read(&all[row * ROW_PARTS..]));
         let all = of_ranks.fold(RowPart::NONE, RowPart::with);
         let log_sum = all.sum.ln() + all.max;
@@ -177,7 +167,7 @@ pub fn cross_entropy_of_parts(of: CrossEntropyColumns<'_>, parts: &[f64]) -> Res
 /// over all columns.
 ///
 /// # Errors
-/// If a length does not match.
+/// If a length does not match, or the label of a row with weight is no class.
 pub fn cross_entropy_slopes<T: Float>(
     context: &Context,
     width: usize,
@@ -186,8 +176,9 @@ pub fn cross_entropy_slopes<T: Float>(
     logits: &mut [T],
 ) -> Result<()> {
     const KERNEL: &str = "cross_entropy_slopes";
-    check_len(KERNEL, "logits", of.labels.len() * width, logits.len())?;
-    check_len(KERNEL, "log_sums", of.labels.len(), log_sums.len())?;
+    of.rows.check(KERNEL, of.classes())?;
+    check_len(KERNEL, "logits", of.rows.labels.len() * width, logits.len())?;
+    check_len(KERNEL, "log_sums", of.rows.labels.len(), log_sums.len())?;
     if logits.is_empty() {
         return Ok(());
     }
@@ -201,7 +192,7 @@ pub fn cross_entropy_slopes<T: Float>(
                     let at = task * rows + at;
                     let (row, padding) = row.split_at_mut(own);
                     padding.fill(T::ZERO);
-                    replace_row(row, of.own_label(at, own), log_sums[at], (&of, of.scale(at)));
+                    replace_row(row, of.own_label(at, own), log_sums[at], (&of, of.rows.scale(at)));
                 }
             },
         );
@@ -220,7 +211,7 @@ fn replace_row<T: Float>(
     if scale == 0.0 {
         return row.fill(T::ZERO);
     }
-    let CrossEntropyOptions { smoothing, z_loss, soft_cap, .. } = of.options;
+    let CrossEntropyOptions { smoothing, z_loss, soft_cap, .. } = of.rows.options;
     let (shift, factor) = (T::from_f64(log_sum), T::from_f64(scale * (1.0 + 2.0 * z_loss * log_sum)));
     let uniform = T::from_f64(scale * smoothing / of.classes() as f64);
     let target = T::from_f64(scale * (1.0 - smoothing));
@@ -244,7 +235,7 @@ fn replace_row<T: Float>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cross_entropy::{CrossEntropyRows, cross_entropy_rows};
+    use crate::cross_entropy::cross_entropy_rows;
 
     #[test]
     fn columns_on_several_ranks_have_the_loss_and_the_gradient_of_all() {
@@ -265,10 +256,7 @@ mod tests {
             cross_entropy_rows(&context, columns, of, &mut whole, &mut losses).expect("sound");
             for cuts in [vec![0, 11], vec![0, 4, 11], vec![0, 1, 9, 10, 11]] {
                 let ranks: Vec<_> = cuts.windows(2).map(|cut| cut[0]..cut[1]).collect();
-                let own = |first: usize| {
-                    let (labels, weights) = (&labels[..], Some(&weights[..]));
-                    CrossEntropyColumns { labels, weights, options, factor, first, columns }
-                };
+                let own = |first: usize| CrossEntropyColumns { rows: of, first, columns };
                 let cut = |all: &[f64], range: &std::ops::Range<usize>| -> Vec<f64> {
                     all.chunks_exact(columns).flat_map(|row| row[range.clone()].to_vec()).collect()
                 };
@@ -291,15 +279,33 @@ mod tests {
                 }
             }
         }
-        let wrong = CrossEntropyColumns {
-            labels: &[9],
-            weights: None,
-            options: capped,
-            factor: 1.0,
-            first: 0,
-            columns,
-        };
+        let rows = CrossEntropyRows { labels: &[9], weights: None, options: capped, factor: 1.0 };
+        let wrong = CrossEntropyColumns { rows, first: 0, columns };
         let error = cross_entropy_of_parts(wrong, &[0.0; ROW_PARTS]).expect_err("no class").to_string();
         assert!(error.contains("label 9 of row 0 is not below the 9 classes"), "{error}");
+        let rows = CrossEntropyRows { labels: &[1, 2], weights: Some(&[1.0]), ..rows };
+        let wrong = CrossEntropyColumns { rows, ..wrong };
+        assert!(cross_entropy_of_parts(wrong, &[0.0; 2 * ROW_PARTS]).is_err(), "one weight of two");
+    }
+
+    #[test]
+    fn logits_that_are_no_numbers_are_not_hidden_by_other_ranks() {
+        let options = CrossEntropyOptions::default();
+        let rows = CrossEntropyRows { labels: &[0], weights: None, options, factor: 1.0 };
+        let context = Context::new(1);
+        let loss = |second: [f32; 2]| {
+            let mut parts = [0.0; 2 * ROW_PARTS];
+            for (at, logits) in [[1.0_f32, 2.0], second].iter().enumerate() {
+                let of = CrossEntropyColumns { rows, first: 2 * at, columns: 4 };
+                cross_entropy_parts(&context, 2, of, logits, &mut parts[at * ROW_PARTS..][..ROW_PARTS])
+                    .expect("sound");
+            }
+            let of = CrossEntropyColumns { rows, first: 0, columns: 4 };
+            cross_entropy_of_parts(of, &parts).expect("sound").0
+        };
+        assert!(loss([0.0, f32::NAN]).is_nan());
+        // Classes that cannot be.
+        let without = loss([f32::NEG_INFINITY; 2]);
+        assert!((without - (1.0 + f64::exp(1.0)).ln()).abs() < 1e-6, "{without}");
     }
 }

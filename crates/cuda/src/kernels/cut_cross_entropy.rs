@@ -1,10 +1,9 @@
 //! Cross-entropy of rows whose columns are on several ranks: the numbers that a rank finds of its columns, and their gradient.
 
-use super::grid::{check, check_float, launch, narrow_size, rows};
+use super::grid::{check, launch, narrow_size, rows};
 use super::losses::CrossEntropyTargets;
-use super::softmax::row_count;
 use super::sources::LOSSES;
-use crate::{ElementType, Gpu, GpuError, Result, Slice};
+use crate::{ElementType, Gpu, Result, Slice};
 
 /// The numbers that [`cross_entropy_parts`] finds of each row.
 const ROW_PARTS: usize = 4;
@@ -29,20 +28,6 @@ impl CrossEntropyColumns<'_> {
     fn own_classes(&self, width: usize) -> usize {
         self.classes().saturating_sub(self.first).min(width)
     }
-
-    /// Checks the types and returns the number of rows.
-    fn check(&self, function: &'static str, logits: &Slice, width: usize) -> Result<usize> {
-        check_float(function, logits.dtype())?;
-        let count = row_count(function, logits, width)?;
-        check(function, "labels", self.rows.labels, ElementType::U32, count)?;
-        if let Some(weights) = self.rows.weights {
-            check(function, "weights", weights, ElementType::F32, count)?;
-        }
-        if logits.dtype().is_half() {
-            return Err(GpuError::unsupported(function, logits.dtype().to_string()));
-        }
-        Ok(count)
-    }
 }
 
 /// Finds of each row of `width` logits, f32 or f64, the largest one, the sum of the exponentials relative to it, the logit of the label
@@ -57,7 +42,7 @@ pub fn cross_entropy_parts(
     of: CrossEntropyColumns<'_>,
 ) -> Result<Slice> {
     const FUNCTION: &str = "cross_entropy_parts";
-    let count = of.check(FUNCTION, logits, width)?;
+    let count = of.rows.check(FUNCTION, logits, width)?;
     let parts = gpu.unwritten(ElementType::F64, count * ROW_PARTS)?;
     let (group, grid) = rows(count, width);
     launch(gpu, &LOSSES, &format!("{FUNCTION}_{group}_{}", logits.dtype()), grid)
@@ -86,7 +71,7 @@ pub fn cross_entropy_slopes(
     log_sums: &Slice,
 ) -> Result<()> {
     const FUNCTION: &str = "cross_entropy_slopes";
-    let count = of.check(FUNCTION, logits, width)?;
+    let count = of.rows.check(FUNCTION, logits, width)?;
     check(FUNCTION, "log_sums", log_sums, ElementType::F64, count)?;
     let CrossEntropyTargets { labels, weights, options, factor } = of.rows;
     let (group, grid) = rows(count, width);

@@ -60,14 +60,9 @@ pub struct CrossEntropyTargets<'a> {
 pub fn cross_entropy(gpu: &Gpu, logits: &Slice, width: usize, of: CrossEntropyTargets<'_>) -> Result<Slice> {
     const FUNCTION: &str = "cross_entropy";
     let CrossEntropyTargets { labels, weights, options, factor } = of;
-    check_float(FUNCTION, logits.dtype())?;
-    let count = row_count(FUNCTION, logits, width)?;
-    check(FUNCTION, "labels", labels, ElementType::U32, count)?;
-    if let Some(weights) = weights {
-        check(FUNCTION, "weights", weights, ElementType::F32, count)?;
-    }
+    let count = of.check(FUNCTION, logits, width)?;
     let classes = options.classes.unwrap_or(width);
-    if logits.dtype().is_half() || classes > width {
+    if classes > width {
         return Err(GpuError::unsupported(
             FUNCTION,
             format!("{classes} classes in rows of {width} {}", logits.dtype()),
@@ -90,6 +85,22 @@ pub fn cross_entropy(gpu: &Gpu, logits: &Slice, width: usize, of: CrossEntropyTa
         .number(narrow_size(FUNCTION, classes)?)
         .run()?;
     sum_of_parts(gpu, &losses, 1.0, logits.dtype())
+}
+
+impl CrossEntropyTargets<'_> {
+    /// Checks the types of logits, labels and weights, and returns the number of rows.
+    pub(super) fn check(&self, function: &'static str, logits: &Slice, width: usize) -> Result<usize> {
+        check_float(function, logits.dtype())?;
+        let count = row_count(function, logits, width)?;
+        check(function, "labels", self.labels, ElementType::U32, count)?;
+        if let Some(weights) = self.weights {
+            check(function, "weights", weights, ElementType::F32, count)?;
+        }
+        if logits.dtype().is_half() {
+            return Err(GpuError::unsupported(function, format!("logits of {}", logits.dtype())));
+        }
+        Ok(count)
+    }
 }
 
 /// Returns the suffix of pair kernels: 16-bit types pair with the same type and f32.

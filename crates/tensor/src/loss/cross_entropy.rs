@@ -1,7 +1,7 @@
 //! Cross-entropy of logits with class labels, and with mixtures of two labels.
 
 use candle_core::{DType, Device, Shape, Tensor};
-use phalanx_kernels::{CrossEntropyColumns, ROW_PARTS, cross_entropy_of_parts};
+use phalanx_kernels::{CrossEntropyColumns, CrossEntropyRows, ROW_PARTS, cross_entropy_of_parts};
 
 use super::LossDivisor;
 use crate::backend::{Array, ArrayBackend, BinaryOp, CrossEntropy, CutCrossEntropy};
@@ -131,14 +131,9 @@ impl PlacedTargets {
         let labels = labels.to_host()?.to_dtype(DType::U32)?.to_vec1::<u32>()?;
         let of_rows = |weights: &Array| Ok::<_, TensorError>(weights.to_host()?.to_vec1::<f32>()?);
         let of_rows = weights.as_ref().map(of_rows).transpose()?;
-        let of_all = CrossEntropyColumns {
-            labels: &labels,
-            weights: of_rows.as_deref(),
-            options: self.options,
-            factor: self.factor,
-            first: 0,
-            columns: columns.all,
-        };
+        let (options, factor) = (self.options, self.factor);
+        let of_rows = CrossEntropyRows { labels: &labels, weights: of_rows.as_deref(), options, factor };
+        let of_all = CrossEntropyColumns { rows: of_rows, first: 0, columns: columns.all };
         let (loss, log_sums) = cross_entropy_of_parts(of_all, &parts)?;
         backend.cross_entropy_slopes(logits, of, &log_sums)?;
         backend.full(loss, &().into(), logits.dtype())

@@ -196,22 +196,17 @@ fn cross_entropy_of_columns_on_several_ranks() {
             for dtype in [ElementType::F32, ElementType::F64] {
                 for (smoothing, z_loss, soft_cap) in [(0.0, 0.0, None), (0.1, 0.01, Some(5.0))] {
                     // These columns are the second of three parts; the last classes are here.
-                    let (first, columns, classes) =
-                        (width / 2 + 1, 3 * width, Some(width / 2 + 1 + width.div_ceil(2)));
-                    let options = CrossEntropyOptions { smoothing, z_loss, soft_cap, classes };
+                    let (first, columns) = (width / 2 + 1, 3 * width);
+                    let classes = first + width.div_ceil(2);
+                    let options = CrossEntropyOptions { smoothing, z_loss, soft_cap, classes: Some(classes) };
                     let what = format!("{rows}x{width} {dtype} {options:?}");
                     let (mut x, _) = draw.slice(gpu, dtype, rows * width);
                     x.iter_mut().for_each(|x| *x *= 8.0);
-                    let labels: Vec<u32> = (0..rows).map(|_| draw.below(columns) as u32).collect();
+                    let labels: Vec<u32> = (0..rows).map(|_| draw.below(classes) as u32).collect();
                     let weights: Vec<f32> = (0..rows).map(|row| row as f32).collect();
-                    let of = Columns {
-                        labels: &labels,
-                        weights: Some(&weights),
-                        options,
-                        factor: 0.25,
-                        first,
-                        columns,
-                    };
+                    let of =
+                        CrossEntropyRows { labels: &labels, weights: Some(&weights), options, factor: 0.25 };
+                    let of = Columns { rows: of, first, columns };
                     let (mut parts, mut slopes) = (vec![0.0; 4 * rows], x.clone());
                     cpu_parts(&cpu(), width, of, &x, &mut parts).unwrap();
                     let log_sums: Vec<f64> =

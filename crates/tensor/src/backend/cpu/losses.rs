@@ -26,7 +26,8 @@ fn with_columns(
     let labels = Indices::of(op, labels.host(op)?)?;
     let weights = weights.map(|weights| Contiguous::locked(op, weights.host(op)?)).transpose()?;
     let (labels, weights) = (labels.slice()?, weights.as_ref().map(Contiguous::slice).transpose()?);
-    run(CrossEntropyColumns { labels, weights, options, factor, first, columns })
+    let rows = CrossEntropyRows { labels, weights, options, factor };
+    run(CrossEntropyColumns { rows, first, columns })
 }
 
 impl Losses for Context {

@@ -25,9 +25,7 @@ impl Cuda {
     fn scalar(&self, op: &'static str, grad: &Array, dtype: ElementType) -> Result<Slice> {
         Ok(kernels::convert(self.gpu(), self.slice(op, grad)?, dtype)?)
     }
-}
 
-impl Cuda {
     fn targets<'a>(&self, op: &'static str, of: CrossEntropy<'a>) -> Result<CrossEntropyTargets<'a>> {
         let CrossEntropy { labels, weights, options, factor } = of;
         let (labels, weights) = (self.slice(op, labels)?, self.slice_if(op, weights)?);

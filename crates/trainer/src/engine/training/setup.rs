@@ -450,12 +450,13 @@ mod tests {
 
     use super::*;
 
+    use crate::engine::training::StepInput;
+
     /// Whole networks with random weights.
     fn here() -> BuildTarget<'static> {
         static HOST: std::sync::LazyLock<ComputeDevice> = std::sync::LazyLock::new(ComputeDevice::host);
         BuildTarget::whole(Weights::Here, &HOST)
     }
-    use crate::engine::training::StepInput;
 
     fn line(scope: &Scope) -> Result<nn::Linear, TensorError> {
         nn::Linear::new(scope, 2, 1)
