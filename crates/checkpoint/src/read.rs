@@ -285,7 +285,7 @@ impl Reader {
     ) -> Result<(), CheckpointError> {
         let of_store = |store: &'s ParamStore| {
             let params = store.params().iter().map(|param| (param.name(), param.whole_shape().clone()));
-            params.chain(store.buffers().iter().map(|buffer| (buffer.name(), buffer.shape())))
+            params.chain(store.buffers().iter().map(|buffer| (buffer.name(), buffer.whole_shape())))
         };
         let expected: BTreeMap<&str, Shape> = stores.into_iter().flat_map(of_store).collect();
         let found: BTreeMap<&str, &[usize]> = self.tensors(MODEL).collect();

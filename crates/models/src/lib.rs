@@ -78,6 +78,7 @@ pub mod translation;
 
 mod conv_norm;
 mod names;
+mod paired_layers;
 mod projected_attention;
 mod published_config;
 mod run_block;

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use phalanx_tensor::nn::Linear;
 use phalanx_tensor::{Block, Result, Scope, Tape, TensorError, TensorPlan, Value, ops};
 
+use crate::paired_layers::{PairedLayer, rules_of_pairs};
+
 /// The settings of a multilayer perceptron.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MlpConfig {
@@ -38,11 +40,9 @@ impl MlpConfig {
     /// # Errors
     /// None that is known.
     pub fn tensor_plan(&self) -> Result<TensorPlan> {
-        let pairs = (0..=self.depth).filter(|layer| layer / 2 * 2 < self.depth);
-        let rules: Vec<String> = pairs
-            .map(|layer| format!("{} = {}", 2 * layer, if layer % 2 == 0 { "column" } else { "row" }))
-            .collect();
-        TensorPlan::new(rules.iter().map(String::as_str))
+        let layer = |index: usize| PairedLayer { layer: (2 * index).to_string(), behind: Vec::new() };
+        let layers: Vec<PairedLayer> = (0..=self.depth).map(layer).collect();
+        TensorPlan::new(rules_of_pairs(&layers).iter().map(String::as_str))
     }
 }
 

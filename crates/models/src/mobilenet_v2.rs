@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use phalanx_tensor::nn::{BatchNormConfig, Linear};
 use phalanx_tensor::ops::{self, Conv2dOptions, FusedActivation};
-use phalanx_tensor::{Block, Init, Result, Scope, Tape, Value};
+use phalanx_tensor::{Block, Init, Result, Scope, Tape, TensorPlan, Value};
 
 use crate::conv_norm::ConvNorm;
 
@@ -35,6 +35,20 @@ pub struct MobileNetV2Config {
 }
 
 impl MobileNetV2Config {
+    /// Returns how the inverted residual blocks can be cut over ranks: by the channels between their expansion and their projection.
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn tensor_plan(&self) -> Result<TensorPlan> {
+        TensorPlan::new([
+            "features.*.conv.0 = column",
+            "features.*.conv.1 = column",
+            "features.*.conv.2 = row",
+            // It has no expansion.
+            "features.1.conv = whole",
+        ])
+    }
+
     /// Returns torchvision's settings for `num_classes` classes.
     pub fn new(num_classes: usize) -> Self {
         Self { num_classes, width_multiplier: 1.0, dropout: 0.2, cifar_stem: false, sync_batch_norm: false }

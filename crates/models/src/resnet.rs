@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use phalanx_tensor::nn::{BatchNormConfig, Linear};
 use phalanx_tensor::ops::{self, Conv2dOptions, FusedActivation, PoolOptions};
-use phalanx_tensor::{Block, Result, Scope, Tape, Value};
+use phalanx_tensor::{Block, Result, Scope, Tape, TensorPlan, Value};
 
 use crate::conv_norm::ConvNorm;
 
@@ -63,6 +63,17 @@ pub struct ResNetConfig {
 }
 
 impl ResNetConfig {
+    /// Returns how the residual blocks can be cut over ranks: by the channels between their last two convolutions.
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn tensor_plan(&self) -> Result<TensorPlan> {
+        match self.variant.expansion() {
+            1 => TensorPlan::new(["layer*.conv1 = column", "layer*.bn1 = column", "layer*.conv2 = row"]),
+            _ => TensorPlan::new(["layer*.conv2 = column", "layer*.bn2 = column", "layer*.conv3 = row"]),
+        }
+    }
+
     /// Returns torchvision's settings for `num_classes` classes.
     pub fn new(variant: ResNetVariant, num_classes: usize) -> Self {
         Self {

@@ -58,6 +58,12 @@ pub enum TensorError {
         /// The back end of the array.
         found: &'static str,
     },
+    /// Numbers of an array without numbers were read.
+    #[error("{op}: an outline has shapes and types, and no numbers to read")]
+    NoNumbers {
+        /// The op.
+        op: &'static str,
+    },
     /// A value of one tape was used on another.
     #[error("{op}: this value was recorded on another tape; use a value only on its own tape")]
     ForeignValue {

@@ -89,7 +89,7 @@ pub use backend::{Array, ArrayBackend, ComputeDevice, DeviceArray};
 #[cfg(feature = "candle-nn")]
 pub use candle_module::CandleModule;
 pub use error::{HookResult, Result, TensorError};
-pub use group::ProcessGroup;
+pub use group::{GroupTraffic, OutlineGroup, ProcessGroup};
 pub use init::{Fan, Init};
 pub use phalanx_kernels::{Context, Level};
 pub use precision::Precision;

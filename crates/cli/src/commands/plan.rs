@@ -2,6 +2,7 @@
 
 mod json;
 mod ratio;
+mod step;
 mod text;
 
 use clap::Args;
@@ -16,7 +17,7 @@ use phalanx_trainer::config::Resolved;
 use crate::console::out;
 use phalanx_trainer::engine;
 
-/// Predict the memory and traffic of each strategy. Nothing is allocated, read or trained.
+/// Predict the memory and traffic of each strategy. Nothing is allocated or trained, and nothing read without --check.
 #[derive(Debug, Args)]
 pub(super) struct PlanArgs {
     /// A preset's name (see `phalanx config list`), or a file that ends in .toml [default: the defaults of all keys].
@@ -49,6 +50,10 @@ pub(super) struct PlanArgs {
     /// The images: shapes, cifar10, or folder=PATH.
     #[arg(long, value_name = "KIND=PATH")]
     data: Option<String>,
+    /// Run the first step without numbers, as each of the ranks that share layers: finds shapes and cuts that do not fit, and counts
+    /// operations, activations and messages. Reads the samples of the step.
+    #[arg(long)]
+    check: bool,
     /// Override a key (see `phalanx config show`).
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     sets: Vec<String>,
@@ -71,12 +76,17 @@ pub(super) fn run(program: &Program, args: &PlanArgs) -> Result<(), CliError> {
     let seconds = args.step_ms.map(|ms| ms / 1e3);
     let task = task_of(program, config)?;
     let estimate = engine::estimate(&task, config, STRATEGIES, seconds).map_err(CliError::failed)?;
+    let step = match args.check {
+        true => Some(engine::outline_step(&task, config).map_err(CliError::failed)?),
+        false => None,
+    };
     if args.json {
-        let json = json::of(config, &estimate, chosen);
+        let json = json::of(config, &estimate, chosen, step.as_ref());
         out(&serde_json::to_string_pretty(&json).map_err(CliError::failed)?);
         return Ok(());
     }
-    for line in text::lines(config, &estimate, chosen) {
+    let checked = step.as_ref().map_or_else(Vec::new, step::lines);
+    for line in text::lines(config, &estimate, chosen).into_iter().chain(checked) {
         out(&line);
     }
     Ok(())

@@ -4,13 +4,30 @@ use std::sync::Arc;
 
 use phalanx_tensor::nn::{Conv2d, GroupNorm, Linear};
 use phalanx_tensor::ops::{self, Conv2dOptions};
-use phalanx_tensor::{Block, Result, Scope, Tape, Value};
+use phalanx_tensor::{Block, Result, Scope, Tape, TensorPlan, Value};
+
+use crate::paired_layers::{PairedLayer, rules_of_pairs};
 
 /// The settings of an image tower.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageTowerConfig {
     /// The channels after each halving of the image.
     pub widths: Vec<usize>,
+}
+
+impl ImageTowerConfig {
+    /// Returns how the stages can be cut over ranks, wherever the tower is in a network: in pairs, by the channels between their
+    /// convolutions. Ranks divide the groups of norms.
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn tensor_plan(&self) -> Result<TensorPlan> {
+        let stage = |index: usize| {
+            PairedLayer::with_norm(format!("*stages.{index}.conv"), &format!("*stages.{index}.norm"))
+        };
+        let layers: Vec<PairedLayer> = (0..self.widths.len()).map(stage).collect();
+        TensorPlan::new(rules_of_pairs(&layers).iter().map(String::as_str))
+    }
 }
 
 impl Default for ImageTowerConfig {

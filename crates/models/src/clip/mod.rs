@@ -33,7 +33,8 @@ impl Block for Temperature {
     fn forward(&self, tape: &Tape, _inputs: &[Value]) -> Result<Vec<Value>> {
         let scale = ops::exp(tape, &tape.param(&self.logit_scale)?)?;
         // The paper clips the scale at 100 to keep training stable; beyond it there is no gradient.
-        let capped = scale.to_host()?.to_dtype(candle_core::DType::F64)?.to_vec1::<f64>()?[0] > 100.0;
+        let capped = tape.backend().has_numbers()
+            && scale.to_host()?.to_dtype(candle_core::DType::F64)?.to_vec1::<f64>()?[0] > 100.0;
         Ok(vec![if capped { ops::full_like(tape, &scale, 100.0)? } else { scale }])
     }
 }

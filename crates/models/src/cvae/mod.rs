@@ -22,7 +22,9 @@ use decoder::Decoder;
 use encoder::Encoder;
 use std::sync::Arc;
 
-use phalanx_tensor::{Block, Result, Scope, Tape, TensorError, Value, ops};
+use phalanx_tensor::{Block, Result, Scope, Tape, TensorError, TensorPlan, Value, ops};
+
+use crate::paired_layers::{PairedLayer, rules_of_pairs};
 
 /// The settings of a [`Cvae`].
 #[derive(Debug, Clone, PartialEq)]
@@ -38,6 +40,27 @@ pub struct CvaeConfig {
 }
 
 impl CvaeConfig {
+    /// Returns how the stages can be cut over ranks, wherever the autoencoder is in a network: in pairs, by the channels between their
+    /// convolutions. Ranks divide the groups of norms.
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn tensor_plan(&self) -> Result<TensorPlan> {
+        let stages = |part: &str| {
+            let stage = |index| format!("*{part}.stages.{index}");
+            let layers = (0..self.widths.len()).map(stage).map(|stage| PairedLayer {
+                layer: format!("{stage}.conv"),
+                behind: vec![format!("{stage}.norm = column"), format!("{stage}.film = column:gated")],
+            });
+            layers.collect::<Vec<_>>()
+        };
+        let mut decoder = stages("decoder");
+        decoder.push(PairedLayer { layer: "*decoder.exit.conv".to_owned(), behind: Vec::new() });
+        let rules = rules_of_pairs(&stages("encoder")).into_iter().chain(rules_of_pairs(&decoder));
+        let plan = TensorPlan::new(rules.collect::<Vec<_>>().iter().map(String::as_str))?;
+        plan.with_rules(["*decoder.entry.hidden = column", "*decoder.entry.fc = row"])
+    }
+
     /// Returns the size of the smallest feature map.
     ///
     /// # Errors

@@ -59,7 +59,7 @@ impl Experts {
         let count = x.shape().elem_count() / width.max(1);
         let x = ops::reshape(tape, x, (count, width))?;
         let scores = self.router.forward(tape, &x)?;
-        let routes = self.routes(&scores)?;
+        let routes = self.routes(tape, &scores)?;
         let weights = self.weights(tape, &scores, &routes)?;
         let mut outputs = Vec::new();
         for (index, (expert, rows)) in self.experts.iter().zip(&routes.rows).enumerate() {
@@ -84,7 +84,10 @@ impl Experts {
     }
 
     /// Chooses the experts of each row of scores [R, E].
-    fn routes(&self, scores: &Value) -> Result<Routes> {
+    fn routes(&self, tape: &Tape, scores: &Value) -> Result<Routes> {
+        if !tape.backend().has_numbers() {
+            return Ok(self.even_routes(scores.dims()[0]));
+        }
         let scores = scores.array()?.to_host()?.to_dtype(candle_core::DType::F32)?.to_vec2::<f32>()?;
         let mut routes = Routes { rows: vec![Vec::new(); self.experts.len()], chosen: Vec::new() };
         for (row, scores) in scores.iter().enumerate() {
@@ -97,6 +100,20 @@ impl Experts {
             routes.chosen.extend(order);
         }
         Ok(routes)
+    }
+
+    /// Gives experts equally many rows, up to one, where scores are not known.
+    fn even_routes(&self, count: usize) -> Routes {
+        let experts = self.experts.len();
+        let mut routes = Routes { rows: vec![Vec::new(); experts], chosen: Vec::new() };
+        for row in 0..count {
+            let mut order: Vec<usize> =
+                (0..self.chosen).map(|slot| (row * self.chosen + slot) % experts).collect();
+            order.sort_unstable();
+            order.iter().for_each(|expert| routes.rows[*expert].push(row as u32));
+            routes.chosen.extend(order);
+        }
+        routes
     }
 
     /// The weights of all experts [R, E], 0 for those that are not chosen.

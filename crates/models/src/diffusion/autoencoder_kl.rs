@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use phalanx_tensor::loss::{self, LossDivisor};
-use phalanx_tensor::{Block, Result, Scope, Tape, TensorError, Value, ops};
+use phalanx_tensor::{Block, Result, Scope, Tape, TensorError, TensorPlan, Value, ops};
 
 use super::layers::{
     Attention, AttentionConfig, Convolution, Downsample2D, NormAndConvolution, ResnetBlock2D, ResnetConfig,
@@ -52,6 +52,18 @@ impl AutoencoderKLConfig {
             norm_num_groups: 32,
             ..Self::small()
         }
+    }
+
+    /// Returns how the residual blocks can be cut over ranks: by the channels between their convolutions. Ranks divide the groups of norms.
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn tensor_plan(&self) -> Result<TensorPlan> {
+        TensorPlan::new([
+            "*.resnets.*.conv1 = column",
+            "*.resnets.*.norm2 = column",
+            "*.resnets.*.conv2 = row",
+        ])
     }
 
     /// Returns the ratio of the sides of images and latent images.

@@ -54,6 +54,15 @@ impl Block for LogitHead {
     }
 }
 
+/// The convolutions that make features of images of this size.
+pub(super) fn encoder_layers(config: &StackGanConfig, size: usize) -> Result<Vec<Convolution>> {
+    let (width, halvings) = (config.df_dim, doublings("StackGAN's discriminator", 4, size)?);
+    let halving = |index| Convolution { outputs: width << index, kernel: 4, stride: 2 };
+    // Large images lead to many channels, which are reduced again to 8 times the width.
+    let reduction = |index| Convolution { outputs: width << index, kernel: 3, stride: 1 };
+    Ok((0..halvings).map(halving).chain((3..halvings - 1).rev().map(reduction)).collect())
+}
+
 /// A discriminator of images, with and without their conditions.
 #[derive(Debug, Clone)]
 pub struct Discriminator {
@@ -81,16 +90,8 @@ impl Discriminator {
     }
 
     fn new(scope: &Scope, config: &StackGanConfig, size: usize, unconditional: bool) -> Result<Self> {
-        let (width, halvings) = (config.df_dim, doublings("StackGAN's discriminator", 4, size)?);
-        let mut layers = Vec::new();
-        for index in 0..halvings {
-            layers.push(Convolution { outputs: width << index, kernel: 4, stride: 2 });
-        }
-        // Large images lead to many channels, which are reduced again.
-        let features = (width << (halvings - 1)).min(8 * width);
-        for index in (3..halvings - 1).rev() {
-            layers.push(Convolution { outputs: width << index, kernel: 3, stride: 1 });
-        }
+        let layers = encoder_layers(config, size)?;
+        let features = layers.last().map_or(0, |last| last.outputs);
         let encoder = sequence(&scope.pp("encode_img"), config, 3, &layers, Activation::LeakyRelu)?;
         let conditional = Arc::new(LogitHead::new(&scope.pp("get_cond_logits"), config, features, true)?);
         let head = || LogitHead::new(&scope.pp("get_uncond_logits"), config, features, false);

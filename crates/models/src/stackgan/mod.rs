@@ -18,6 +18,7 @@ mod stage_one;
 mod stage_two;
 
 mod losses;
+mod tensor_plan;
 
 pub use conditioning::{Condition, ConditioningActivation, ConditioningAugmentation};
 pub use discriminator::Discriminator;

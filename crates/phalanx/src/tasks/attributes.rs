@@ -62,6 +62,7 @@ fn recogniser(
         ..ResNetConfig::new(ResNetVariant::R18, logits)
     };
     let size = setup.config().model.image_size;
+    setup.cut_by(|| config.tensor_plan())?;
     let network = setup.model(|scope| ResNet::new(scope, &config))?;
     let names: Vec<String> =
         attributes.iter().map(|(attribute, _)| format!("{}_accuracy", attribute.name)).collect();

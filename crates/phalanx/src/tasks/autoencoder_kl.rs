@@ -112,6 +112,7 @@ fn autoencoder(
     let config = settings.network();
     let size = setup.config().model.image_size;
     let (small, latent) = (size / config.factor(), config.latent_channels);
+    setup.cut_by(|| config.tensor_plan())?;
     let model = setup.model(|scope| AutoencoderKL::new(scope, &config))?;
     let name = format!(
         "autoencoder of {size}x{size} pixels to {latent} x {small}x{small}, widths {:?}",

@@ -46,6 +46,7 @@ fn contrastive(setup: &mut Setup<'_>, settings: &ClipSettings) -> Result<Trainin
         text.layers, text.width, settings.widths
     );
     let words_weight = settings.words_weight;
+    setup.cut_by(|| Ok(text.tensor_plan()?.and(image.tensor_plan()?)))?;
     let model = texts.register(setup, "", |scope| clip_model(scope, &text, &image, words_weight))?;
     Ok(Training::new(name, Contrastive { model, texts, words_weight })
         .loss(Contrastive::loss)

@@ -78,6 +78,7 @@ fn autoencoder(setup: &mut Setup<'_>, settings: &CvaeSettings) -> Result<Trainin
     let (widths, latent) = (settings.widths.clone(), settings.latent);
     let cvae = CvaeConfig { image_size, widths, latent, text_dim: text.embed };
     let freeze = !settings.text.text_weights.is_empty();
+    setup.cut_by(|| Ok(text.tensor_plan()?.and(cvae.tensor_plan()?)))?;
     let network = texts.register(setup, "text.", |scope| TextToImage::new(scope, &text, &cvae, freeze))?;
     let ClipTextConfig { layers, width, .. } = text;
     let name = format!(

@@ -30,6 +30,7 @@ pub(super) fn spec() -> TaskSpec<MobileNetSettings> {
             sync_batch_norm: settings.sync_batch_norm,
             ..MobileNetV2Config::new(num_classes)
         };
+        setup.cut_by(|| config.tensor_plan())?;
         let model = setup.model(|scope| MobileNetV2::new(scope, &config))?;
         let classifier =
             Classifier::new(&settings.classifier, move |tape, images| model.forward(tape, images));

@@ -29,6 +29,7 @@ pub(super) fn spec(name: &'static str, variant: ResNetVariant) -> TaskSpec<ResNe
             sync_batch_norm: settings.sync_batch_norm,
             ..ResNetConfig::new(variant, num_classes)
         };
+        setup.cut_by(|| config.tensor_plan())?;
         let model = setup.model(|scope| ResNet::new(scope, &config))?;
         let features = model.clone();
         let classifier =

@@ -1,11 +1,13 @@
 //! The predictions of `phalanx plan` equal the reports of runs, to the byte.
 
+use std::fs;
+
 use phalanx_trainer::engine::NoopObserver;
 use serde_json::Value;
 
-use crate::harness::Place;
 use crate::harness::engine::{resolve, run_in, try_train, words};
 use crate::harness::results::{column, json};
+use crate::harness::{Place, side_by_side};
 
 fn plan(place: &Place, line: &str) -> Value {
     serde_json::from_str(&place.succeed(&format!("plan {line} --json"))).expect("is JSON")
@@ -41,7 +43,7 @@ fn every_strategy_holds_what_was_planned() {
                 let run = place.path(&out);
                 try_train(&run_in(&run), &resolve(&[subject, small, &own]), Box::new(NoopObserver))
                     .unwrap_or_else(|error| panic!("{out}: {error}"));
-                assert!(std::fs::read_dir(run.join("checkpoints")).expect("lists").next().is_none());
+                assert!(fs::read_dir(run.join("checkpoints")).expect("lists").next().is_none());
                 let summary = json(&run.join("summary.json"));
                 assert_eq!(summary["parameters"], planned["parameters"], "{out}");
                 for rank in 0..ranks {
@@ -95,6 +97,46 @@ fn plans_need_no_images_and_no_memory() {
         let said = place.fail(line);
         assert!(said.contains(words), "{line}: {said}");
     }
+}
+
+#[test]
+fn a_step_without_numbers_keeps_what_a_step_keeps() {
+    let place = Place::new();
+    let text = "--set model.layers=1 --set model.width=24 --set model.heads=2 --set model.context=16 --set sample.tokens=2";
+    let images = "--set data.images=16 --set data.test_images=4 --set train.global_batch=8 --set model.image_size=16 --set sample.rows=1";
+    let subjects = [
+        ("gpt", format!("tiny-gpt {text} --set train.precision=bf16 --set train.accumulate=2")),
+        ("cut", format!("tiny-gpt {text} --ranks 2 --parallel tensor=2 --set train.recompute=1")),
+        ("llama", format!("tiny-llama {text} --set model.key_heads=1")),
+        ("bert", format!("tiny-bert {text}")),
+        ("cvae", format!("tiny {images}")),
+        (
+            "resnet",
+            format!(
+                "tiny --set model.kind=resnet18 --set model.width=4 {images} --ranks 2 --parallel tensor=2"
+            ),
+        ),
+        (
+            "mobile",
+            format!("tiny --set model.kind=mobilenetv2 {images} --set model.sync_batch_norm=true --ranks 2"),
+        ),
+    ];
+    side_by_side(subjects, |(name, line)| {
+        let planned = plan(&place, &format!("{line} --check"));
+        place.succeed(&format!(
+            "train {line} --steps 1 --set eval.every=0 --set checkpoint.enabled=false --out {name}"
+        ));
+        let shared = planned["step"]["ranks"].as_array().expect("ranks");
+        for (rank, of) in shared.iter().enumerate() {
+            let lines = fs::read_to_string(place.path(name).join(format!("logs/rank-{rank}.usage.jsonl")));
+            let lines = lines.expect("is written");
+            let lines = lines.lines().map(|line| serde_json::from_str::<Value>(line).expect("is JSON"));
+            let kept = lines.filter_map(|line| line["activation_bytes"].as_u64()).max();
+            assert_eq!(kept, of["recorded_bytes"].as_u64(), "{name}, rank {rank}");
+            assert!(of["operations"].as_u64() > Some(0), "{name}, rank {rank}");
+            assert_eq!(of["messages"].as_u64() > Some(0), shared.len() > 1, "{name}, rank {rank}");
+        }
+    });
 }
 
 #[test]

@@ -93,6 +93,63 @@ fn checkpoints_go_from_any_mesh_to_any_other() {
     }
 }
 
+/// Fails unless the tensors of two checkpoints are near each other.
+fn assert_near_contents(what: &str, found: &Path, expected: &Path) {
+    let (found, expected) = (contents(found), contents(expected));
+    assert_eq!(found.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>(), "{what}");
+    for (name, (shape, values)) in &expected {
+        let (own_shape, own) = &found[name];
+        assert_eq!(own_shape, shape, "{what}: {name}");
+        // The first steps of Adam turn rounding errors of small gradients into whole steps.
+        let numbers = |bits: &[u64]| bits.iter().map(|bits| f64::from_bits(*bits)).collect::<Vec<_>>();
+        let (own, values) = (numbers(own), numbers(values));
+        let size = values.iter().fold(0.1_f64, |most, value| most.max(value.abs()));
+        let off = own.iter().zip(&values).fold(0.0_f64, |most, (a, b)| most.max((a - b).abs()));
+        assert!(off <= 2e-3 * size, "{what}: {name} is off by {off}");
+    }
+}
+
+/// Networks of images: convolutions, batch norms with their running statistics, and several networks in a step.
+#[test]
+fn networks_of_images_go_from_mesh_to_mesh() {
+    let place = Place::new();
+    let gan = "model.kind=stackgan model.image_size=32 model.upscale=2 model.gf_dim=4 model.df_dim=3 model.stage2_gf_dim=4 \
+        model.stage2_df_dim=3 model.residual_blocks=1 model.condition=6 model.noise=4";
+    let subjects = [
+        ("resnet", "model.kind=resnet18 model.width=4"),
+        ("mobile", "model.kind=mobilenetv2 model.dropout=0"),
+        ("gan", gan),
+        ("cvae", "model.widths=[16,16]"),
+    ];
+    side_by_side(subjects, |(name, subject)| {
+        let common = "train.global_batch=8 train.threads=1 train.ema=0.9 data.images=16 data.test_images=4 eval.every=0 log.every=1 \
+            sample.rows=1 sample.columns=1 train.steps=8 schedule.warmup_steps=0 optim.kind=sgd optim.lr=0.0001";
+        let resolved = |ranks: usize, steps: u64, further: &str| {
+            let own = format!("train.ranks={ranks} train.stop_step={steps}");
+            let resolved = phalanx::program().resolve("tiny", &words(&[subject, common, &own, further]));
+            resolved
+                .and_then(|resolved| resolved.validate().map(|()| resolved))
+                .unwrap_or_else(|error| panic!("{name}: {error}"))
+        };
+        let steps = |folder: &str, resolved: &Resolved| {
+            let recorder = Recorder::of_steps(|report| vec![report.phases[0].loss]);
+            recorder.train(&run_in(&place.path(folder)), resolved)
+        };
+        let one = steps(&format!("{name}-one"), &resolved(1, 6, ""));
+        let moved = format!("{name}-moved");
+        let meshes = [(2, "parallel.tensor=2"), (1, ""), (2, "parallel.tensor=2 train.recompute=1")];
+        let mut found = Vec::new();
+        for (at, (ranks, further)) in meshes.into_iter().enumerate() {
+            found.extend(steps(&moved, &resolved(ranks, 2 * (at as u64 + 1), further)));
+        }
+        for (step, (found, one)) in found.iter().flatten().zip(one.iter().flatten()).enumerate() {
+            assert!((found - one).abs() <= 1e-3 * one.abs(), "{name}, {step}: {found}, not {one}");
+        }
+        let [moved, one] = [moved, format!("{name}-one")].map(|run| checkpoint(&place.path(&run), 6));
+        assert_near_contents(name, &moved, &one);
+    });
+}
+
 #[test]
 fn settings_that_do_not_go_with_cut_layers_are_refused() {
     let refused = |further: &str| {
@@ -118,7 +175,7 @@ fn plans_are_checked_before_ranks_meet() {
     let fail = |preset: &str, further: &str| {
         place.fail(&format!("train {preset} --ranks 2 --parallel tensor=2 --steps 1 --out run {further}"))
     };
-    let told = fail("tiny", "");
+    let told = fail("tiny", "--set tensor.plan=[\"*=whole\"]");
     assert!(told.contains("no layer is cut: the model has no plan for it"), "{told}");
     let told = fail("tiny-gpt", "--set model.heads=1");
     assert!(told.contains("`transformer.h.0.attn.c_attn.weight` has 1 heads of keys"), "{told}");

@@ -5,6 +5,8 @@ mod agreement;
 mod checking;
 mod collective;
 mod common;
+mod cut_case;
+mod cut_image_models;
 mod further_axes;
 mod gossip;
 mod host_parameters;

@@ -18,23 +18,8 @@ use phalanx_tensor::{
 };
 
 use crate::common::on_ranks;
-
-/// A model and its loss, by name.
-struct Case {
-    name: &'static str,
-    plan: TensorPlan,
-    /// The numbers of ranks.
-    ranks: &'static [usize],
-    build: fn(&Scope) -> Result<Loss>,
-}
-
-/// Computes the loss of a model.
-type Loss = Box<dyn Fn(&Tape) -> Result<Value>>;
-
-fn ids(rows: usize, length: usize, below: u32) -> Tensor {
-    let ids: Vec<u32> = (0..rows * length).map(|at| (at as u32 * 7 + 3) % below).collect();
-    Tensor::from_vec(ids, (rows, length), &Device::Cpu).expect("small")
-}
+use crate::cut_case::{Case, Loss, case, ids};
+use crate::cut_image_models;
 
 /// The cross-entropy of the next tokens by a language model.
 fn next_tokens(model: Arc<dyn LanguageModel>) -> Loss {
@@ -158,13 +143,7 @@ fn translator(scope: &Scope, layout: TranslationLayout) -> Result<Loss> {
 }
 
 fn cases() -> Vec<Case> {
-    let case = |name, plan: Result<TensorPlan>, ranks, build| Case {
-        name,
-        plan: plan.expect("a plan"),
-        ranks,
-        build,
-    };
-    vec![
+    let mut cases = vec![
         case("gpt2", gpt2().tensor_plan(), &[1, 2, 3, 4], |scope| {
             Ok(next_tokens(Arc::new(Gpt2::new(scope, &gpt2())?)))
         }),
@@ -224,13 +203,17 @@ fn cases() -> Vec<Case> {
                 phalanx_tensor::loss::cross_entropy(tape, &logits, &[2, 0], 0.0, LossDivisor::Batch)
             }))
         }),
-    ]
+    ];
+    cases.extend(cut_image_models::cases());
+    cases
 }
 
 /// The loss of a step, and each parameter or its portion with the gradient.
 struct Step {
     loss: f64,
     params: Vec<Trained>,
+    /// Buffers after the step, by name.
+    buffers: Vec<(String, Tensor)>,
 }
 
 struct Trained {
@@ -262,24 +245,35 @@ fn step(case: &Case, cut: Option<(TensorRank, Arc<dyn ProcessGroup>)>, recompute
         let gradient = param.grad()?.map(|grad| grad.copy()).transpose()?.expect("is trained");
         Ok(Trained { name: param.name().to_owned(), value: param.to_host()?.copy()?, gradient })
     };
-    Ok(Step { loss: number, params: store.params().iter().map(trained).collect::<Result<_>>()? })
+    let buffers = store
+        .buffers()
+        .iter()
+        .map(|buffer| Ok((buffer.name().to_owned(), buffer.to_host()?.to_dtype(DType::F64)?)));
+    let buffers = buffers.collect::<Result<_>>()?;
+    Ok(Step { loss: number, params: store.params().iter().map(trained).collect::<Result<_>>()?, buffers })
 }
 
 /// The largest difference of a rank's gradients from the portions of whole ones, relative to the largest element.
 fn difference(case: &Case, whole: &Step, own: &Step, rank: TensorRank) -> f64 {
     let layout = case.plan.layout(rank);
     let mut most = (own.loss - whole.loss).abs();
+    let numbers = |tensor: &Tensor| tensor.flatten_all().and_then(|flat| flat.to_vec1::<f64>()).expect("f64");
+    let cut = |name: &str, all: &Tensor| match &layout.place(name, all.shape()).expect("fits").portion {
+        Some(portion) => portion.cut(all).expect("the whole"),
+        None => all.clone(),
+    };
+    for ((name, whole), (_, own)) in whole.buffers.iter().zip(&own.buffers) {
+        let (found, expected) = (numbers(own), numbers(&cut(name, whole)));
+        assert_eq!(found.len(), expected.len(), "{name}");
+        let near = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-10 * b.abs().max(1e-3);
+        if !found.iter().zip(&expected).all(near) {
+            return f64::INFINITY;
+        }
+    }
     for (whole, own) in whole.params.iter().zip(&own.params) {
         let name = &whole.name;
-        let place = layout.place(name, whole.value.shape()).expect("fits");
-        let cut = |all: &Tensor| match &place.portion {
-            Some(portion) => portion.cut(all).expect("the whole"),
-            None => all.clone(),
-        };
-        let numbers =
-            |tensor: &Tensor| tensor.flatten_all().and_then(|flat| flat.to_vec1::<f64>()).expect("f64");
-        assert_eq!(numbers(&own.value), numbers(&cut(&whole.value)), "initial values of {name}");
-        let (found, expected) = (numbers(&own.gradient), numbers(&cut(&whole.gradient)));
+        assert_eq!(numbers(&own.value), numbers(&cut(name, &whole.value)), "initial values of {name}");
+        let (found, expected) = (numbers(&own.gradient), numbers(&cut(name, &whole.gradient)));
         assert_eq!(found.len(), expected.len(), "{name}");
         let largest = expected.iter().fold(1e-3, |most: f64, number| most.max(number.abs()));
         let off = found.iter().zip(&expected).map(|(a, b)| (a - b).abs() / largest);

@@ -40,6 +40,12 @@ pub trait DeviceArray: std::fmt::Debug + Send + Sync + Any {
     /// # Errors
     /// If the array has fewer elements.
     fn view(&self, start: usize, shape: &Shape) -> Result<Array>;
+
+    /// An identifier of the storage, as long as it exists, if it counts as memory of the host's activations
+    /// ([`crate::take_peak_recorded_bytes`]).
+    fn storage_id(&self) -> Option<usize> {
+        None
+    }
 }
 
 impl Array {
@@ -84,13 +90,16 @@ impl Array {
         matches!(self.0, Repr::Host(_))
     }
 
-    /// An identifier of the storage of a CPU tensor, valid as long as the storage exists, and the size of the
-    /// tensor's elements in bytes. `None` on a device.
+    /// An identifier of the storage of a CPU tensor or of an outline, valid as long as the storage exists, and the size of the
+    /// elements in bytes. `None` on other devices.
     pub(crate) fn host_memory(&self) -> Option<(usize, usize)> {
-        let Repr::Host(tensor) = &self.0 else { return None };
-        let (storage, _) = tensor.storage_and_layout();
-        let address = std::ptr::from_ref::<candle_core::Storage>(&storage).addr();
-        Some((address, tensor.elem_count() * tensor.dtype().size_in_bytes()))
+        let id = match &self.0 {
+            Repr::Host(tensor) => {
+                std::ptr::from_ref::<candle_core::Storage>(&tensor.storage_and_layout().0).addr()
+            }
+            Repr::Device(array) => array.storage_id()?,
+        };
+        Some((id, storage::bytes_of(self.elem_count(), self.dtype())))
     }
 
     /// The back end that computes with this array: its own, or `context` for a tensor of the CPU.

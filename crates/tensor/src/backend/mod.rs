@@ -32,6 +32,7 @@ mod losses;
 mod low_rank;
 mod memory;
 mod norms;
+mod outline;
 mod pooling;
 mod products;
 mod random;
@@ -68,6 +69,7 @@ pub use memory::{Memory, Transfers};
 pub use norms::{
     GroupShape, NormBackward, NormGrads, NormOutput, NormPass, Norms, RmsNormBackward, RmsNormGrads,
 };
+pub use outline::{OutlineArray, OutlineUsage, Outlines};
 pub use pooling::{Pool2dShape, Pooling};
 pub use products::{Factor, LinearProduct, LinearWeightGrad, MatrixProduct, Products, WeightLayout};
 pub use random::{Dropout, Random};
@@ -106,6 +108,12 @@ pub trait ArrayBackend:
 {
     /// The name for messages: "the CPU".
     fn name(&self) -> &'static str;
+
+    /// False if arrays have no numbers that can be read, but shapes and types alone ([`Outlines`]). What depends on numbers, such as
+    /// the rows of an expert, is assumed then.
+    fn has_numbers(&self) -> bool {
+        true
+    }
 
     /// The codecs for gradients and parameters in a device's memory, if the device has any. The host's are encoded by
     /// the caller.

@@ -9,7 +9,7 @@ use crate::backend::{
 use crate::group::ProcessGroup;
 use crate::storage::wide;
 use crate::store::Buffer;
-use crate::tape::{Grads, Op, SavedValue, Tape, Value};
+use crate::tape::{Grads, Op, Placement, PlacementRule, SavedValue, Tape, Value};
 use crate::{Result, TensorError};
 
 pub use crate::backend::FusedActivation;
@@ -67,13 +67,14 @@ pub fn batch_norm2d(
         return Err(TensorError::shape(OP, format!("expected [N, C, H, W], not {:?}", x.shape())));
     };
     check_affine(OP, channels, gamma, beta)?;
+    let rule = placement_rule(x, affine, stats)?;
     if let Some(residual) = residual.filter(|residual| residual.dims() != x.dims()) {
         return Err(TensorError::unequal(OP, x.shape(), residual.shape()));
     }
     let dims = [batch, channels, height * width];
-    let input = x.array()?.contiguous()?;
-    let added = residual.map(|residual| residual.array()?.contiguous()).transpose()?;
-    let (gamma_t, beta_t) = (gamma.array()?.contiguous()?, beta.array()?.contiguous()?);
+    let input = x.part()?.contiguous()?;
+    let added = residual.map(|residual| residual.part()?.contiguous()).transpose()?;
+    let (gamma_t, beta_t) = (gamma.part()?.contiguous()?, beta.part()?.contiguous()?);
     let backend = input.backend(tape.context());
     let training = tape.training() && !stats.fixed;
     let sync = if stats.sync && training { tape.session().batch_group.clone() } else { None };
@@ -100,7 +101,48 @@ pub fn batch_norm2d(
     let inputs = [x, gamma, beta, residual.unwrap_or(&none)];
     let (mean, variance) = (stats.running_mean.clone(), stats.running_var.clone());
     let op = Op::BatchNorm2d { mean, variance, eps, activation };
-    tape.push(op, &inputs, output, move |tape, grad, grads| saved.backward(tape, &mode, &params, grad, grads))
+    let backward = move |tape: &Tape, grad: &Array, grads: &mut Grads<'_>| {
+        saved.backward(tape, &mode, &params, grad, grads)
+    };
+    tape.push_by(rule, op, &inputs, output, backward)
+}
+
+/// Returns the rule for placements. Channels do not depend on each other, so ranks may have some of them, with their statistics.
+fn placement_rule(
+    x: &Value,
+    affine: BatchNormAffine<'_>,
+    stats: &BatchNormStats<'_>,
+) -> Result<PlacementRule> {
+    let BatchNormAffine { gamma, beta, residual, .. } = affine;
+    let channels = x.dims()[1];
+    let placed =
+        |value: &Value| value.placement().map_or_else(|| "a constant".to_owned(), |is| is.to_string());
+    for buffer in [stats.running_mean, stats.running_var] {
+        let len = buffer.shape().elem_count();
+        if len != channels {
+            let problem = format!("`{}` has {len} channels on this rank, and x {channels}", buffer.name());
+            return Err(TensorError::placement(format!("{OP}: {problem}")));
+        }
+    }
+    let cut = [gamma, beta].map(|param| param.placement() == Some(Placement::Shard { dim: 0 }));
+    match (x.placement(), cut) {
+        (Some(is @ Placement::Shard { dim: 1 }), [true, true])
+            if residual.is_none_or(|residual| residual.placement() == Some(is)) =>
+        {
+            Ok(PlacementRule::Own(is))
+        }
+        (_, [false, false]) => Ok(PlacementRule::Whole),
+        _ => {
+            let name = gamma.param().map_or("weight", |param| param.name());
+            Err(TensorError::placement(format!(
+                "{OP}: `{name}` is {}, its bias {} and x {:?} {}; a rank that has some channels needs the same of all",
+                placed(gamma),
+                placed(beta),
+                x.shape(),
+                placed(x)
+            )))
+        }
+    }
 }
 
 /// The source of the statistics.

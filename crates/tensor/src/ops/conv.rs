@@ -52,6 +52,11 @@ pub fn conv2d(
     options: Conv2dOptions,
 ) -> Result<Value> {
     match weight.placement() {
+        Some(is @ Placement::Shard { dim: 0 }) if is_depthwise(weight, options.groups) => {
+            check_depthwise(x, (weight, bias))?;
+            let options = options.groups(weight.dims()[0]);
+            conv2d_by(tape, PlacementRule::Own(is.along(1)), x, (weight, bias), options)
+        }
         Some(Placement::Shard { dim: 0 }) => {
             let rule = PlacementRule::Own(Placement::Shard { dim: 1 });
             conv2d_by(tape, rule, &copy_for_parts(tape, x)?, (weight, bias), options)
@@ -66,6 +71,27 @@ pub fn conv2d(
     }
 }
 
+/// True if each channel has a filter of its own.
+fn is_depthwise(weight: &Value, groups: usize) -> bool {
+    let all = weight.param().map_or(0, |param| param.whole_shape().dims()[0]);
+    groups > 1 && groups == all && weight.dims().get(1) == Some(&1)
+}
+
+/// Refuses a convolution with a filter for each channel whose channels are not those of its weight on this rank.
+fn check_depthwise(x: &Value, (weight, bias): (&Value, Option<&Value>)) -> Result<()> {
+    let has_own = bias.and_then(Value::placement).is_none_or(|is| is == Placement::Shard { dim: 0 });
+    if x.placement() == Some(Placement::Shard { dim: 1 }) && x.dims()[1] == weight.dims()[0] && has_own {
+        return Ok(());
+    }
+    let name = weight.param().map_or("weight", |param| param.name());
+    let found = x.placement().map_or_else(|| "a constant".to_owned(), |found| found.to_string());
+    Err(TensorError::placement(format!(
+        "conv2d: `{name}` has the filters of {} channels on this rank, and takes those with their bias; x {:?} is {found}",
+        weight.dims()[0],
+        x.shape()
+    )))
+}
+
 /// Refuses a convolution of other channels than its weight's on this rank.
 fn check_channels(x: &Value, (weight, bias): (&Value, Option<&Value>), groups: usize) -> Result<()> {
     let wrong = |needs: &str| {
@@ -78,6 +104,11 @@ fn check_channels(x: &Value, (weight, bias): (&Value, Option<&Value>), groups: u
     };
     let bias = bias.and_then(Value::placement);
     match (weight.placement(), x.placement()) {
+        (Some(Placement::Shard { dim: 0 }), _)
+            if groups == weight.dims()[0] && weight.dims()[1] == 1 && groups > 1 =>
+        {
+            Ok(())
+        }
         (Some(Placement::Shard { .. }), _) if groups != 1 => wrong("channels in groups are not cut"),
         (Some(Placement::Shard { dim: 0 }), _)
             if bias.is_some_and(|is| is != Placement::Shard { dim: 0 }) =>

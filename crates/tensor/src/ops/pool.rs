@@ -1,7 +1,8 @@
 //! Pooling and nearest-neighbour up-sampling, with exact gradients at any kernel, stride, padding and size.
 
+use super::cut::moved;
 use crate::backend::Pool2dShape;
-use crate::tape::{Op, Tape, Value};
+use crate::tape::{Op, PlacementRule, Tape, Value};
 use crate::{Result, TensorError};
 
 /// A pooling window, each size as [height, width].
@@ -39,9 +40,9 @@ fn pool_shape(op: &'static str, x: &Value, options: PoolOptions) -> Result<Pool2
 pub fn max_pool2d(tape: &Tape, x: &Value, options: PoolOptions) -> Result<Value> {
     const OP: &str = "max_pool2d";
     let shape = pool_shape(OP, x, options)?;
-    let input = x.array()?.contiguous()?;
+    let input = x.part()?.contiguous()?;
     let (output, positions) = input.backend(tape.context()).max_pool2d(&shape, &input)?;
-    tape.push(Op::MaxPool2d(shape), &[x], output, move |tape, grad, grads| {
+    tape.push_by(by_channels(OP, x)?, Op::MaxPool2d(shape), &[x], output, move |tape, grad, grads| {
         let grad = grad.contiguous()?;
         grads.add(0, grad.backend(tape.context()).max_pool2d_backward(&shape, &grad, &positions)?)
     })
@@ -55,12 +56,23 @@ pub fn max_pool2d(tape: &Tape, x: &Value, options: PoolOptions) -> Result<Value>
 pub fn avg_pool2d(tape: &Tape, x: &Value, options: PoolOptions, count_include_pad: bool) -> Result<Value> {
     const OP: &str = "avg_pool2d";
     let shape = pool_shape(OP, x, options)?;
-    let input = x.array()?.contiguous()?;
+    let input = x.part()?.contiguous()?;
     let output = input.backend(tape.context()).avg_pool2d(&shape, count_include_pad, &input)?;
-    tape.push(Op::AvgPool2d { shape, count_include_pad }, &[x], output, move |tape, grad, grads| {
-        let grad = grad.contiguous()?;
-        grads.add(0, grad.backend(tape.context()).avg_pool2d_backward(&shape, count_include_pad, &grad)?)
-    })
+    tape.push_by(
+        by_channels(OP, x)?,
+        Op::AvgPool2d { shape, count_include_pad },
+        &[x],
+        output,
+        move |tape, grad, grads| {
+            let grad = grad.contiguous()?;
+            grads.add(0, grad.backend(tape.context()).avg_pool2d_backward(&shape, count_include_pad, &grad)?)
+        },
+    )
+}
+
+/// Returns the rule for placements: channels do not depend on each other, so ranks may have some of them.
+fn by_channels(op: &'static str, x: &Value) -> Result<PlacementRule> {
+    moved(op, x, |dim| (dim == 1).then_some(dim))
 }
 
 /// Averages over height and width: [N, C, H, W] to [N, C].
@@ -96,10 +108,16 @@ pub fn upsample_nearest2d(tape: &Tape, x: &Value, factor: usize) -> Result<Value
         });
     }
     let dims = [batch, channels, height, width];
-    let input = x.array()?.contiguous()?;
+    let input = x.part()?.contiguous()?;
     let output = input.backend(tape.context()).upsample_nearest2d(dims, factor, &input)?;
-    tape.push(Op::UpsampleNearest2d(factor), &[x], output, move |tape, grad, grads| {
-        let grad = grad.contiguous()?;
-        grads.add(0, grad.backend(tape.context()).upsample_nearest2d_backward(dims, factor, &grad)?)
-    })
+    tape.push_by(
+        by_channels(OP, x)?,
+        Op::UpsampleNearest2d(factor),
+        &[x],
+        output,
+        move |tape, grad, grads| {
+            let grad = grad.contiguous()?;
+            grads.add(0, grad.backend(tape.context()).upsample_nearest2d_backward(dims, factor, &grad)?)
+        },
+    )
 }

@@ -77,7 +77,15 @@ pub fn narrow(tape: &Tape, x: &Value, dim: usize, start: usize, len: usize) -> R
         let problem = format!("{len} from {start} of dimension {dim} for shape {:?}", x.shape());
         return Err(TensorError::shape("narrow", problem));
     };
-    let rule = moved("narrow", x, |cut| (cut != dim || len == size).then_some(cut))?;
+    let rule = match x.placement() {
+        // Of two things of one size, one after the other, this is one.
+        Some(Placement::Joint { dim: cut, parts: 2 })
+            if cut == dim && 2 * len == size && start.is_multiple_of(len) =>
+        {
+            PlacementRule::Own(Placement::Shard { dim })
+        }
+        _ => moved("narrow", x, |cut| (cut != dim || len == size).then_some(cut))?,
+    };
     narrow_by(tape, rule, x, (dim, start..start + len))
 }
 

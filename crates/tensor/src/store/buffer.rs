@@ -4,6 +4,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use candle_core::{Shape, Tensor};
 
+use super::Portion;
 use crate::backend::Array;
 use crate::{Result, TensorError};
 
@@ -15,12 +16,14 @@ pub struct Buffer(Arc<Inner>);
 struct Inner {
     name: String,
     value: RwLock<Array>,
+    /// The portion that this rank has; none if it has the whole buffer.
+    portion: Option<Arc<Portion>>,
     is_shared: bool,
 }
 
 impl Buffer {
-    pub(super) fn new(name: String, value: Array, is_shared: bool) -> Self {
-        Self(Arc::new(Inner { name, value: RwLock::new(value), is_shared }))
+    pub(super) fn new(name: String, value: Array, portion: Option<Arc<Portion>>, is_shared: bool) -> Self {
+        Self(Arc::new(Inner { name, value: RwLock::new(value), portion, is_shared }))
     }
 
     /// The name in the reference state dict.
@@ -33,9 +36,19 @@ impl Buffer {
         self.0.is_shared
     }
 
-    /// The shape.
+    /// The shape of what this rank has.
     pub fn shape(&self) -> Shape {
         self.array().shape().clone()
+    }
+
+    /// The portion that this rank has where layers are cut over ranks; `None` if it has the whole buffer.
+    pub fn portion(&self) -> Option<&Arc<Portion>> {
+        self.0.portion.as_ref()
+    }
+
+    /// The shape of the whole buffer.
+    pub fn whole_shape(&self) -> Shape {
+        self.portion().map_or_else(|| self.shape(), |portion| portion.whole().clone())
     }
 
     /// The current value.
@@ -51,13 +64,18 @@ impl Buffer {
         self.array().to_host()
     }
 
-    /// Replaces the value with a tensor, converted to the buffer's element type and copied to its device.
+    /// Replaces the value with a tensor, converted to the buffer's element type and copied to its device. Of a whole buffer the portion
+    /// is cut out.
     ///
     /// # Errors
     /// If the shape differs.
     pub fn set(&self, value: &Tensor) -> Result<()> {
         let current = self.array();
         let value = value.to_dtype(current.dtype())?;
+        let value = match self.portion().filter(|portion| portion.whole() == value.shape()) {
+            Some(portion) => portion.cut(&value)?,
+            None => value,
+        };
         self.set_array(current.alongside(&value)?)
     }
 

@@ -10,6 +10,7 @@ use candle_core::{DType, Device, Shape, Tensor};
 use super::spec::{ParamKind, ParamSpec, Trained};
 use super::{
     AdaptedLayer, AdapterRule, Buffer, BuildOptions, Entry, Param, ParamLayout, ParamPlace, ParamRules,
+    Portion,
 };
 use crate::backend::{Array, ComputeDevice};
 use crate::init::Init;
@@ -181,7 +182,7 @@ impl Scope {
     /// # Errors
     /// [`TensorError::DuplicateName`] if the name is taken.
     pub fn buffer(&self, name: &str, shape: impl Into<Shape>, value: f64) -> Result<Buffer> {
-        self.register_buffer(name, self.device.full(value, shape, self.dtype)?, false)
+        self.register_buffer(name, (shape.into(), value), false)
     }
 
     /// Registers a buffer as [`Scope::buffer`] does. All ranks with samples of a step update it identically, from
@@ -190,7 +191,7 @@ impl Scope {
     /// # Errors
     /// [`TensorError::DuplicateName`] if the name is taken.
     pub fn shared_buffer(&self, name: &str, shape: impl Into<Shape>, value: f64) -> Result<Buffer> {
-        self.register_buffer(name, self.device.full(value, shape, self.dtype)?, true)
+        self.register_buffer(name, (shape.into(), value), true)
     }
 
     /// Registers a 64-bit integer counter, starting at zero, such as `num_batches_tracked`.
@@ -198,17 +199,33 @@ impl Scope {
     /// # Errors
     /// [`TensorError::DuplicateName`] if the name is taken.
     pub fn counter(&self, name: &str) -> Result<Buffer> {
-        self.register_buffer(name, self.device.put(&Tensor::new(0_i64, &Device::Cpu)?)?, false)
+        self.add_buffer(self.full(name), self.device.put(&Tensor::new(0_i64, &Device::Cpu)?)?, None, false)
     }
 
-    fn register_buffer(&self, name: &str, value: Array, is_shared: bool) -> Result<Buffer> {
+    /// Registers a buffer with the portion that a rank has of its whole shape.
+    fn register_buffer(&self, name: &str, (whole, value): (Shape, f64), is_shared: bool) -> Result<Buffer> {
         let name = self.full(name);
+        let layout = self.layout.as_ref();
+        let place = layout.map_or(Ok(ParamPlace::default()), |layout| layout.place(&name, &whole))?;
+        let portion = place.portion.map(Arc::new);
+        let shape = portion.as_ref().map_or(whole, |portion| portion.shape());
+        let value = Tensor::full(value, shape, &Device::Cpu)?.to_dtype(self.dtype)?;
+        self.add_buffer(name, self.device.put(&value)?, portion, is_shared)
+    }
+
+    fn add_buffer(
+        &self,
+        name: String,
+        value: Array,
+        portion: Option<Arc<Portion>>,
+        is_shared: bool,
+    ) -> Result<Buffer> {
         let mut registry = self.registry.borrow_mut();
         let entry = Entry::Buffer(registry.buffers.len());
         if registry.by_name.insert(name.clone(), entry).is_some() {
             return Err(TensorError::DuplicateName(name));
         }
-        let buffer = Buffer::new(name, value, is_shared);
+        let buffer = Buffer::new(name, value, portion, is_shared);
         registry.buffers.push(buffer.clone());
         Ok(buffer)
     }

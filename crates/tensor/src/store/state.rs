@@ -50,7 +50,7 @@ impl ParamStore {
             };
             let expected = match entry {
                 Entry::Param(index) => self.params[*index].whole_shape().clone(),
-                Entry::Buffer(index) => self.buffers[*index].shape(),
+                Entry::Buffer(index) => self.buffers[*index].whole_shape(),
             };
             if *tensor.shape() != expected {
                 let problem = format!("`{name}` has shape {:?}; the model's is {expected:?}", tensor.shape());

@@ -12,7 +12,7 @@ thread_local! {
 
 /// Returns the peak size of activations of this thread's tapes since the last call, in bytes, and resets it.
 ///
-/// It counts outputs of recorded ops on the host until backward has passed them. Views of inputs and parameters do
+/// It counts outputs of recorded ops on the host, and outlines of them, until backward has passed them. Views of inputs and parameters do
 /// not count. An output counts even if its memory was freed early. A device has its own accounts.
 pub fn take_peak_recorded_bytes() -> usize {
     PEAK.replace(NOW.get())

@@ -17,6 +17,7 @@ mod loss;
 mod nets;
 mod offload;
 mod optimizers;
+mod outlines;
 mod precision;
 #[cfg(feature = "cuda")]
 #[path = "../../../cuda/tests/software/mod.rs"]

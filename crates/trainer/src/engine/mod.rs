@@ -41,6 +41,7 @@ mod checkpoint;
 mod estimate;
 mod generative_metrics;
 mod inference;
+mod step_outline;
 mod watch;
 mod weights;
 
@@ -69,6 +70,7 @@ pub use observer::{
 pub use phalanx_run::TextUse;
 pub use plan::Plan;
 pub use refusal::refusal;
+pub use step_outline::{RankOutline, StepOutline, outline_step};
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub use train_loop::Resumable;

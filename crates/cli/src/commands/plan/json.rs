@@ -2,17 +2,24 @@
 
 use phalanx_sharding::{MemoryPlan, StepTime};
 use phalanx_trainer::config::Config;
-use phalanx_trainer::engine::Estimate;
+use phalanx_trainer::engine::{Estimate, RankOutline, StepOutline};
 use serde_json::{Value, json};
 
 use super::ratio::{ratio, reference};
 
 /// Renders an estimate with all ranks and exact bytes; marks the strategy `chosen`.
-pub(super) fn of(config: &Config, estimate: &Estimate, chosen: Option<&str>) -> Value {
+pub(super) fn of(
+    config: &Config,
+    estimate: &Estimate,
+    chosen: Option<&str>,
+    step: Option<&StepOutline>,
+) -> Value {
     let plan = &estimate.plan;
     let reference = reference(plan);
     let rows = plan.plans.iter().zip(&estimate.times);
-    let rows: Vec<Value> = rows.map(|(row, time)| strategy(row, time.as_ref(), reference, chosen)).collect();
+    let activations = step.and_then(StepOutline::largest).map(|rank| rank.activations);
+    let rows = rows.map(|(row, time)| strategy(row, time.as_ref(), reference, chosen, activations));
+    let rows: Vec<Value> = rows.collect();
     let layout = reference.map(|ddp| {
         json!({
             "flat_params": ddp.bucket_count,
@@ -37,7 +44,24 @@ pub(super) fn of(config: &Config, estimate: &Estimate, chosen: Option<&str>) -> 
         "averages": plan.workload.averages,
         "layout": layout,
         "strategies": rows,
+        "step": step.map(outline),
     })
+}
+
+/// A step that ran without numbers.
+fn outline(step: &StepOutline) -> Value {
+    let rank = |rank: &RankOutline| {
+        json!({
+            "operations": rank.operations,
+            "parameter_bytes": rank.parameters,
+            "gradient_bytes": rank.gradients,
+            "activation_bytes": rank.activations,
+            "recorded_bytes": rank.recorded,
+            "messages": rank.traffic.operations,
+            "bytes_sent": rank.traffic.sent(step.ranks.len()),
+        })
+    };
+    json!({ "samples": step.samples, "ranks": step.ranks.iter().map(rank).collect::<Vec<_>>() })
 }
 
 /// The row of a strategy.
@@ -46,6 +70,7 @@ fn strategy(
     time: Option<&StepTime>,
     reference: Option<&MemoryPlan>,
     chosen: Option<&str>,
+    activations: Option<u64>,
 ) -> Value {
     let ms = |part: fn(&StepTime) -> f64| time.map(|time| 1e3 * part(time));
     let held = row.largest_rank();
@@ -71,7 +96,7 @@ fn strategy(
         "wire_bytes": row.wire,
         "codec_bytes": held.codec,
         "synchrony_bytes": held.synchrony,
-        "activation_bytes": "not counted",
+        "activation_bytes": activations.map_or_else(|| json!("not counted"), |bytes| json!(bytes)),
         "peak_bytes": row.peak(),
         "peak_of_ddp": reference.map(|ddp| ratio(row.peak(), ddp.peak())),
         "bytes_sent_per_step": row.sent_per_step,

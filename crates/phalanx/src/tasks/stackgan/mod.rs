@@ -78,24 +78,33 @@ fn networks(
     let (one, two) = (sizes(false), sizes(true));
     let build = |scope: &phalanx_tensor::Scope| StageOneGenerator::new(scope, &one);
     let generator_one = match first {
-        true => setup.network("stage1_generator", build)?,
+        true => {
+            setup.cut_by(|| one.stage_one_plan())?;
+            setup.network("stage1_generator", build)?
+        }
         false => {
             let run = std::path::Path::new(&settings.stage1);
             setup.frozen_network_of_run("stage1_generator", run, &["stage1_generator."], build)?
         }
     };
     let discriminator_one = match first {
-        true => Some(setup.network("stage1_discriminator", |scope| Discriminator::stage_one(scope, &one))?),
+        true => {
+            setup.cut_by(|| one.discriminator_plan(one.stage_one_size))?;
+            Some(setup.network("stage1_discriminator", |scope| Discriminator::stage_one(scope, &one))?)
+        }
         false => {
             setup.leave_out("stage1_discriminator")?;
             None
         }
     };
     let stage_two = match second {
-        true => Some((
-            setup.network("stage2_generator", |scope| StageTwoGenerator::new(scope, &two))?,
-            setup.network("stage2_discriminator", |scope| Discriminator::stage_two(scope, &two))?,
-        )),
+        true => {
+            setup.cut_by(|| two.stage_two_plan())?;
+            let generator = setup.network("stage2_generator", |scope| StageTwoGenerator::new(scope, &two))?;
+            setup.cut_by(|| two.discriminator_plan(two.stage_two_size))?;
+            let build = |scope: &phalanx_tensor::Scope| Discriminator::stage_two(scope, &two);
+            Some((generator, setup.network("stage2_discriminator", build)?))
+        }
         false => {
             setup.leave_out("stage2_generator")?;
             setup.leave_out("stage2_discriminator")?;

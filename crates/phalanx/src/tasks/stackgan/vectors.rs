@@ -55,7 +55,10 @@ impl TextVectors {
             None if !settings.text.text_weights.is_empty() => {
                 Source::Fixed(texts.register_frozen(setup, "text")?, texts)
             }
-            None => Source::Pair { clip: Box::new(setup.network("text", pair)?), texts, learns: true },
+            None => {
+                setup.cut_by(|| Ok(config.tensor_plan()?.and(ImageTowerConfig::default().tensor_plan()?)))?;
+                Source::Pair { clip: Box::new(setup.network("text", pair)?), texts, learns: true }
+            }
         };
         Ok(Self { source, dim: config.embed, words_weight })
     }

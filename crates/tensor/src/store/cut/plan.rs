@@ -129,7 +129,8 @@ impl TensorPlan {
         let [is_first, is_second] = ADAPTER.map(|matrix| name.ends_with(matrix));
         let of_outputs = if self.inputs_first && !is_first && !is_second { 1 } else { 0 };
         Ok(match (self.cut(name), whole.rank()) {
-            (LayerCut::Whole, _) => None,
+            // A number, such as a counter, has nothing to cut.
+            (LayerCut::Whole, _) | (_, 0) => None,
             (LayerCut::Vocabulary, 1 | 2) => Some((0, CutUnits::Elements)),
             // The inner dimension of an adapter stays whole.
             (LayerCut::Column(_), 2) if is_first => None,

@@ -15,12 +15,12 @@ pub(in crate::engine) struct CheckpointParts {
     role: ShardRole,
     /// This rank among those that compute parts of the same layers.
     tensor: TensorRank,
-    /// The shapes of parameters, and the first elements that this rank owns.
+    /// The shapes of parameters and cut buffers, and the first elements that this rank owns.
     params: BTreeMap<String, OwnedPart>,
     files: BTreeMap<String, Vec<NewPiece>>,
 }
 
-/// The shape of a whole parameter, and the first element that this rank owns of it, or of its portion.
+/// The shape of a whole parameter or buffer, and the first element that this rank owns of it, or of its portion.
 struct OwnedPart {
     shape: Vec<usize>,
     portion: Option<Arc<Portion>>,
@@ -33,7 +33,7 @@ impl CheckpointParts {
         Self { role, tensor, params: BTreeMap::new(), files: BTreeMap::new() }
     }
 
-    /// Records the shapes of a network's parameters, and the elements that this rank owns: those that it updates.
+    /// Records the shapes of a network's parameters and cut buffers, and the elements that this rank owns: those that it updates.
     pub(in crate::engine) fn set_shapes(&mut self, store: &ParamStore, updated: &[ParamBucket]) {
         let owned = updated.iter().flat_map(ParamBucket::owned_entries);
         let starts: BTreeMap<String, usize> = owned.map(|entry| (entry.name, entry.part.start)).collect();
@@ -43,6 +43,11 @@ impl CheckpointParts {
             (param.name().to_owned(), OwnedPart { shape, portion: param.portion().cloned(), start })
         };
         self.params.extend(store.params().iter().map(place));
+        let cut = store.buffers().iter().filter_map(|buffer| Some((buffer, buffer.portion()?)));
+        self.params.extend(cut.map(|(buffer, portion)| {
+            let shape = portion.whole().dims().to_vec();
+            (buffer.name().to_owned(), OwnedPart { shape, portion: Some(portion.clone()), start: 0 })
+        }));
     }
 
     /// Adds all parameters and buffers, if this rank saves them.

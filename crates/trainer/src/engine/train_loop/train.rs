@@ -12,6 +12,7 @@ use crate::config::{Config, Resolved};
 use crate::engine::data::Data;
 use crate::engine::distributed::{Distributed, World};
 use crate::engine::observer::Observer;
+use crate::engine::step_outline::outline_step_of;
 use crate::engine::training::{BuildTarget, Task, Weights};
 use crate::engine::{TrainError, weights};
 
@@ -59,5 +60,10 @@ pub fn rehearse(task: &Task, config: &Config) -> Result<(), TrainError> {
     let built = task.build(config, Some(data.num_classes()), target)?;
     weights::check_configured(config, &built, true)?;
     check_measure(config, &*built.training)?;
-    check_range_test(config, &*built.training)
+    check_range_test(config, &*built.training)?;
+    // A step without numbers tells cuts that do not fit.
+    if tensor.is_some() {
+        outline_step_of(task, config, &data)?;
+    }
+    Ok(())
 }

@@ -1,5 +1,7 @@
 //! The phases of a step, and the training that they make up.
 
+use std::sync::Arc;
+
 use phalanx_run::TextUse;
 use phalanx_tensor::{Session, Tape, Value};
 
@@ -12,6 +14,7 @@ use super::step::{Loss, StepInput};
 use super::text_input::TextInput;
 use super::weight_names::{NameDeclarations, ShapeAdvice};
 use super::writing::{Writing, WrittenPart, WrittenText};
+use crate::engine::distributed::Network;
 use crate::engine::error::TrainError;
 
 /// A phase of a step, as the loop sees it.
@@ -47,6 +50,16 @@ impl Phase {
     /// True if it updates the trained network of this name.
     pub(in crate::engine) fn updates(&self, network: &str) -> bool {
         self.updates.is_empty() || self.updates.iter().any(|name| name == network)
+    }
+
+    /// Prefixes of the names of the parameters that are constants in it: those of the networks that it does not update.
+    pub(in crate::engine) fn constants<'a>(
+        &self,
+        networks: impl IntoIterator<Item = &'a Network>,
+    ) -> Arc<[String]> {
+        let others =
+            networks.into_iter().filter(|network| !(network.is_learnt() && self.updates(network.name())));
+        others.map(|network| format!("{}.", network.name())).collect()
     }
 }
 

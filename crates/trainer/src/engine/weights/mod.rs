@@ -64,7 +64,7 @@ pub(in crate::engine) fn load(
     for network in networks {
         for buffer in network.store().buffers() {
             let Some(there) = plan.source_of(buffer.name()) else { continue };
-            let shape = buffer.shape();
+            let shape = buffer.whole_shape();
             let values = tensors.read(there, 0..shape.elem_count())?;
             buffer.set(&values.reshape(shape)?)?;
         }

@@ -218,7 +218,7 @@ fn wanted(networks: &[&Network]) -> Vec<Wanted> {
         let buffers = store.buffers().iter();
         all.extend(buffers.map(|buffer| Wanted {
             name: buffer.name().to_owned(),
-            shape: buffer.shape().dims().to_vec(),
+            shape: buffer.whole_shape().dims().to_vec(),
             is_adapter: false,
             is_kept: false,
         }));

@@ -6,7 +6,7 @@ use candle_core::Tensor;
 use phalanx_checkpoint::{MODEL, SnapshotPiece, StateSnapshot};
 use phalanx_sharding::{Partition, ShardRole};
 use phalanx_tensor::host::{HostSliceMut, with_host_bytes, with_host_slice_mut};
-use phalanx_tensor::{Param, TensorError, TensorRank};
+use phalanx_tensor::{Buffer, Param, ParamStore, TensorError, TensorRank};
 use serde_json::{Map, Value};
 
 use super::TrainState;
@@ -49,7 +49,7 @@ impl TrainState {
     /// The names of all parameters and buffers.
     pub(in crate::engine::train_loop) fn names(&self) -> Vec<String> {
         let stores = self.networks().map(Network::store);
-        let of_store = |store: &phalanx_tensor::ParamStore| {
+        let of_store = |store: &ParamStore| {
             let params = store.params().iter().map(|param| param.name().to_owned());
             params.chain(store.buffers().iter().map(|buffer| buffer.name().to_owned())).collect::<Vec<_>>()
         };
@@ -76,8 +76,12 @@ impl TrainState {
         buffers: bool,
     ) -> Result<Vec<Fingerprint>, TrainError> {
         let role = self.trainables[0].network.role()?;
-        let params = self.networks().flat_map(|network| network.store().params());
-        let cut: BTreeSet<&str> = params.filter(|param| param.portion().is_some()).map(Param::name).collect();
+        let stores = || self.networks().map(Network::store);
+        let params = stores().flat_map(ParamStore::params);
+        let params = params.filter(|param| param.portion().is_some()).map(Param::name);
+        let held = stores().flat_map(ParamStore::buffers);
+        let held = held.filter(|buffer| buffer.portion().is_some()).map(Buffer::name);
+        let cut: BTreeSet<&str> = params.chain(held).collect();
         let mut all = Vec::new();
         let mut add = |kind: &str, name: String, is_whole: bool, values: &Tensor| {
             let hash = with_host_bytes(values, |bytes| blake3::hash(bytes).to_hex().to_string())?;

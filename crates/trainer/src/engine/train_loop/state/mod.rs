@@ -73,8 +73,7 @@ impl TrainState {
         let (learnt, frozen): (Vec<_>, Vec<_>) = networks.into_iter().partition(Network::is_learnt);
         let phases = training.phases().into_iter().map(|phase| {
             let updated = (0..learnt.len()).filter(|at| phase.updates(learnt[*at].name())).collect();
-            let others = learnt.iter().filter(|network| !phase.updates(network.name())).chain(&frozen);
-            let constants = others.map(|network| format!("{}.", network.name())).collect();
+            let constants = phase.constants(learnt.iter().chain(&frozen));
             PhaseState { updated, constants, steps: plan.steps(phase.span) }
         });
         let phases: Vec<PhaseState> = phases.collect();

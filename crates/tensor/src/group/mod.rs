@@ -1,5 +1,9 @@
 //! The interface of collective operations for ops. This crate has no transport.
 
+mod outline;
+
+pub use outline::{GroupTraffic, OutlineGroup};
+
 use candle_core::{Device, Tensor};
 
 use crate::backend::Array;

@@ -1,0 +1,74 @@
+//! The account of the memory that arrays would have.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::backend::accounts::{MemoryKind, counted_kind};
+
+/// Bytes of arrays, by purpose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct OutlineUsage {
+    /// Weights, whole or sharded.
+    pub parameters: usize,
+    /// Their gradients.
+    pub gradients: usize,
+    /// Everything else now: what is kept for backward, results on their way, and buffers.
+    pub activations: usize,
+    /// The most of everything else at a time.
+    pub peak_activations: usize,
+}
+
+/// An account of memory.
+#[derive(Debug, Default)]
+pub(super) struct Accounts(Mutex<OutlineUsage>);
+
+impl Accounts {
+    fn lock(&self) -> MutexGuard<'_, OutlineUsage> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn usage(&self) -> OutlineUsage {
+        *self.lock()
+    }
+
+    pub(super) fn begin_peak(&self) {
+        let mut usage = self.lock();
+        usage.peak_activations = usage.activations;
+    }
+
+    /// Counts memory until it is dropped.
+    pub(super) fn hold(self: &Arc<Self>, bytes: usize) -> Arc<OutlineMemory> {
+        let kind = counted_kind();
+        self.lock().add(kind, bytes);
+        Arc::new(OutlineMemory { bytes, kind, accounts: self.clone() })
+    }
+}
+
+impl OutlineUsage {
+    /// The bytes of a purpose; those of an optimizer count as everything else.
+    fn of(&mut self, kind: Option<MemoryKind>) -> &mut usize {
+        match kind {
+            Some(MemoryKind::Parameters) => &mut self.parameters,
+            Some(MemoryKind::Gradients) => &mut self.gradients,
+            _ => &mut self.activations,
+        }
+    }
+
+    fn add(&mut self, kind: Option<MemoryKind>, bytes: usize) {
+        *self.of(kind) += bytes;
+        self.peak_activations = self.peak_activations.max(self.activations);
+    }
+}
+
+/// The memory of arrays that are views of each other.
+#[derive(Debug)]
+pub(super) struct OutlineMemory {
+    bytes: usize,
+    kind: Option<MemoryKind>,
+    accounts: Arc<Accounts>,
+}
+
+impl Drop for OutlineMemory {
+    fn drop(&mut self) {
+        *self.accounts.lock().of(self.kind) -= self.bytes;
+    }
+}
