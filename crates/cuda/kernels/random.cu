@@ -107,20 +107,26 @@ FOR_F64(NORMAL(f64, double))
 FOR_BF16(NORMAL(bf16, bf16))
 FOR_F16(NORMAL(f16, f16))
 
-// y = x·scale where elements are kept, and 0 elsewhere, for samples of `length` elements.
-template <class X> DEVICE void dropout(const X *x, X *y, const Kept &kept, Size length, double scale, Size count) {
+// Samples of `length` elements: of each run of `all`, those `own` that are there from `first` on.
+struct SamplePart {
+    Size length, first, own, all;
+    __device__ __forceinline__ u64 index(Size element) const { return u64(element / own * all + first + element % own); }
+};
+
+// y = x·scale where elements are kept, and 0 elsewhere.
+template <class X> DEVICE void dropout(const X *x, X *y, const Kept &kept, SamplePart part, double scale, Size count) {
     typedef Wide<X> W;
     constexpr int N = PackOf<X>::value;
     each<N>(count, aligned(x, y), [&](Size at, auto n) {
         constexpr int M = decltype(n)::value;
         W values[M];
         load(x + at, values);
-        Size sample = at / length, element = at % length;
+        Size sample = at / part.length, element = at % part.length;
         u64 row = kept.row(u64(sample), 1, 0);
 #pragma unroll
         for (int i = 0; i < M; ++i) {
-            values[i] *= kept(row, u64(element)) ? W(scale) : W(0);
-            if (++element == length) {
+            values[i] *= kept(row, part.index(element)) ? W(scale) : W(0);
+            if (++element == part.length) {
                 element = 0;
                 row = kept.row(u64(++sample), 1, 0);
             }
@@ -130,8 +136,9 @@ template <class X> DEVICE void dropout(const X *x, X *y, const Kept &kept, Size 
 }
 
 #define DROPOUT(S, X)                                                                                                        \
-    KERNEL(dropout_##S, 256, const X *x, X *y, const u64 *step, Dropout dropout_of, Size length, double scale, Size count) { \
-        dropout(x, y, Kept(dropout_of, step), length, scale, count);                                                         \
+    KERNEL(dropout_##S, 256, const X *x, X *y, const u64 *step, Dropout dropout_of, SamplePart part, double scale,           \
+           Size count) {                                                                                                     \
+        dropout(x, y, Kept(dropout_of, step), part, scale, count);                                                           \
     }
 FOR_F32(DROPOUT(f32, float))
 FOR_F64(DROPOUT(f64, double))

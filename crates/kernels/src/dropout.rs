@@ -16,17 +16,27 @@ pub struct Dropout {
     pub p: f64,
     /// The index in the global batch of the first sample.
     pub first_sample: usize,
-    /// The rows of each sample that are there, if they are some of more.
-    pub rows: Option<SampleRows>,
+    /// The part of each sample that is there, if it is not all.
+    pub part: Option<SamplePart>,
 }
 
-/// Some rows of each sample, such as the heads of attention that a rank has.
+/// The part of a sample that is there: in each run of `all` things, `own` from `first` on. The things of attention are heads, of which a
+/// sample has one run, and otherwise elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SampleRows {
-    /// The first one.
+pub struct SamplePart {
+    /// The first that is there.
     pub first: usize,
-    /// The number of rows of a whole sample.
+    /// The number of those that are there.
+    pub own: usize,
+    /// The number of things of a run.
     pub all: usize,
+}
+
+impl SamplePart {
+    /// Returns the index in the sample of the thing with index `at` among those that are there.
+    fn index(self, at: usize) -> usize {
+        at / self.own * self.all + self.first + at % self.own
+    }
 }
 
 /// The increment of splitmix64 (Steele et al. 2014).
@@ -43,8 +53,17 @@ fn mix(z: u64) -> u64 {
 impl Dropout {
     /// Returns the generator of row `row` of sample `sample`, of which `rows` are there.
     pub(crate) fn row(&self, sample: usize, rows: usize, row: usize) -> RowDropout {
-        let SampleRows { first, all } = self.rows.unwrap_or(SampleRows { first: 0, all: rows });
-        let index = (self.first_sample + sample) * all + first + row;
+        let SamplePart { first, all, .. } =
+            self.part.unwrap_or(SamplePart { first: 0, own: rows, all: rows });
+        self.state((self.first_sample + sample) * all + first + row)
+    }
+
+    /// Returns the generator of the elements of sample `sample`.
+    fn sample(&self, sample: usize) -> RowDropout {
+        self.state(self.first_sample + sample)
+    }
+
+    fn state(&self, index: usize) -> RowDropout {
         let state = mix(self.key.wrapping_add((index as u64 + 1).wrapping_mul(GOLDEN)));
         RowDropout { state, threshold: (self.p * 4_294_967_296.0).ceil().max(0.0) as u64, p: self.p }
     }
@@ -90,6 +109,11 @@ pub fn dropout<T: Float>(context: &Context, of: Dropout, samples: usize, x: &[T]
         return Err(KernelError::Shape { kernel: KERNEL, problem });
     }
     let len = x.len() / samples.max(1);
+    let part = of.part.unwrap_or(SamplePart { first: 0, own: len.max(1), all: len });
+    if part.own == 0 || !len.is_multiple_of(part.own) {
+        let problem = format!("samples of {len} elements do not have runs of {}", part.own);
+        return Err(KernelError::Shape { kernel: KERNEL, problem });
+    }
     let piece = context.piece(x.len(), 1);
     context.run_chunks(y, piece, |task, y| {
         let first = task * piece;
@@ -100,8 +124,8 @@ pub fn dropout<T: Float>(context: &Context, of: Dropout, samples: usize, x: &[T]
                 let mut at = 0;
                 while at < y.len() {
                     let (sample, element) = ((first + at) / len, (first + at) % len);
-                    let end = (at + len - element).min(y.len());
-                    of.row(sample, 1, 0).apply(&mut y[at..end], element);
+                    let end = (at + part.own - element % part.own).min(y.len());
+                    of.sample(sample).apply(&mut y[at..end], part.index(element));
                     at = end;
                 }
             },

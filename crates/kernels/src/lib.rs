@@ -111,7 +111,7 @@ pub use cross_entropy::{CrossEntropyOptions, CrossEntropyRows, cross_entropy_row
 pub use cross_entropy_columns::{
     CrossEntropyColumns, ROW_PARTS, cross_entropy_of_parts, cross_entropy_parts, cross_entropy_slopes,
 };
-pub use dropout::{Dropout, SampleRows, dropout};
+pub use dropout::{Dropout, SamplePart, dropout};
 pub use embedding::embedding_backward;
 pub use error::{KernelError, Result};
 pub use exact::ExactSquares;

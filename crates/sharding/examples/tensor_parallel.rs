@@ -32,7 +32,7 @@ fn loss(cut: Option<(TensorRank, Arc<dyn ProcessGroup>)>) -> Result<f32> {
     println!("mlp.up.weight is {:?} here", store.param("mlp.up.weight")?.dims());
 
     let session = Session::training(Arc::new(Context::new(1)), Key::new(2));
-    let tape = Tape::recording(Session { tensor_group: cut.map(|(_, group)| group), ..session });
+    let tape = Tape::recording(Session { tensor_group: cut.map(|(_, group)| group.into()), ..session });
     let x = Value::constant(Tensor::new(&[[0.1_f32, -0.4, 0.7, 0.2]], &Device::Cpu)?);
     let y = down.forward(&tape, &cube(&tape, &up.forward(&tape, &x)?)?)?;
     let loss = ops::mean(&tape, &ops::mul(&tape, &y, &y)?)?;

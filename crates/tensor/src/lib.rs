@@ -89,7 +89,7 @@ pub use backend::{Array, ArrayBackend, ComputeDevice, DeviceArray};
 #[cfg(feature = "candle-nn")]
 pub use candle_module::CandleModule;
 pub use error::{HookResult, Result, TensorError};
-pub use group::{GroupTraffic, OutlineGroup, ProcessGroup};
+pub use group::{BegunResult, GroupTraffic, OutlineGroup, ProcessGroup, Underway};
 pub use init::{Fan, Init};
 pub use phalanx_kernels::{Context, Level};
 pub use precision::Precision;
@@ -102,7 +102,7 @@ pub use store::{
 };
 pub use tape::{
     ArithmeticCount, Block, Grads, Graph, GraphInput, GraphNode, GraphPort, KeptWeights, Listener,
-    LossFactor, Op, Placement, PlacementRule, Recompute, SavedValue, Session, Tape, Value,
+    LossFactor, Op, Placement, PlacementRule, Recompute, SavedValue, Session, Tape, TensorGroup, Value,
     take_peak_recorded_bytes,
 };
 

@@ -15,16 +15,19 @@ pub struct Dropout {
     pub p: f64,
     /// The index in the global batch of the first sample.
     pub first_sample: usize,
-    /// The rows of each sample that are there, if they are some of more.
-    pub rows: Option<SampleRows>,
+    /// The part of each sample that is there, if it is not all.
+    pub part: Option<SamplePart>,
 }
 
-/// Some rows of each sample, such as the heads of attention that a rank has.
+/// The part of a sample that is there: in each run of `all` things, `own` from `first` on. The things of attention are heads, of which a
+/// sample has one run, and otherwise elements.
 #[derive(Debug, Clone, Copy)]
-pub struct SampleRows {
-    /// The first one.
+pub struct SamplePart {
+    /// The first that is there.
     pub first: usize,
-    /// The number of rows of a whole sample.
+    /// The number of those that are there.
+    pub own: usize,
+    /// The number of things of a run.
     pub all: usize,
 }
 
@@ -35,7 +38,7 @@ impl Dropout {
         // A threshold of 0 is no dropout.
         let threshold = ((self.p * 4_294_967_296.0).ceil().max(0.0) as u64).max(1);
         // 0 rows are those that are there.
-        let [first, all] = self.rows.map_or([0; 2], |rows| [rows.first as u64, rows.all as u64]);
+        let [first, all] = self.part.map_or([0; 2], |part| [part.first as u64, part.all as u64]);
         [seed, step, rank, stream, threshold, self.first_sample as u64, first, all]
     }
 
@@ -56,14 +59,20 @@ pub fn dropout(gpu: &Gpu, x: &Slice, samples: usize, of: Dropout) -> Result<Slic
         let problem = format!("{} elements are not those of {samples} samples", x.len());
         return Err(GpuError::argument(FUNCTION, problem));
     }
+    let len = x.len() / samples.max(1);
+    let part = of.part.unwrap_or(SamplePart { first: 0, own: len.max(1), all: len });
+    if part.own == 0 || !len.is_multiple_of(part.own) {
+        let problem = format!("samples of {len} elements do not have runs of {}", part.own);
+        return Err(GpuError::argument(FUNCTION, problem));
+    }
     let y = gpu.unwritten(x.dtype(), x.len())?;
     let step = gpu.captured_step(of.key.step);
     launch(gpu, &RANDOM, &format!("dropout_{}", x.dtype()), over(x.len(), pack(&[x.dtype()])))
         .slice(x)
         .slice(&y)
         .optional(step.as_ref())
-        .number(of.numbers())
-        .number((x.len() / samples.max(1)) as i64)
+        .number(Dropout { part: None, ..of }.numbers())
+        .number([len, part.first, part.own, part.all].map(|size| size as i64))
         .number(of.factor())
         .number(x.len() as i64)
         .run()?;

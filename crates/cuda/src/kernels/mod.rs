@@ -79,7 +79,7 @@ pub use codec_low_rank::{
 };
 pub use cut_cross_entropy::{CrossEntropyColumns, cross_entropy_parts, cross_entropy_slopes};
 pub use depthwise::{depthwise, depthwise_backward_input, depthwise_backward_weight, depthwise_supports};
-pub use dropout::{Dropout, SampleRows, dropout};
+pub use dropout::{Dropout, SamplePart, dropout};
 pub use elementwise::{affine, neg, unary, unary_backward};
 pub use exact_squares::{exact_squares, exact_squares_value};
 pub use gated::{geglu, geglu_backward, swiglu, swiglu_backward};

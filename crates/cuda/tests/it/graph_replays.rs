@@ -44,7 +44,7 @@ impl<'a> Training<'a> {
         self.blas.matmul(&product)?;
         let key = StreamKey { seed: 7, step, rank: 0, stream: 5 };
         let hidden = kernels::affine(gpu, &hidden, 1.0 / step as f64, 0.1)?;
-        let hidden = kernels::dropout(gpu, &hidden, 8, Dropout { key, p: 0.4, first_sample: 2, rows: None })?;
+        let hidden = kernels::dropout(gpu, &hidden, 8, Dropout { key, p: 0.4, first_sample: 2, part: None })?;
         let more = gpu.upload(&random(200 + step, 64))?;
         let hidden = kernels::binary(gpu, BinaryOp::Mul, (&hidden, &[64]), (&more, &[64]), F32)?;
         let loss = kernels::sum_of_squares(gpu, &hidden)?;

@@ -88,9 +88,9 @@ impl<'a> Training<'a> {
         let format = ConvolutionFormat { layout: TensorLayout::ChannelsFirst, tf32: false };
         self.dnn.forward(&CONVOLUTION, format, &self.input, &self.filter, &maps)?;
         let hidden = kernels::unary(gpu, UnaryOp::Gelu, &maps)?;
-        let dropped = Dropout { key, p: 0.4, first_sample: 2, rows: None };
+        let dropped = Dropout { key, p: 0.4, first_sample: 2, part: None };
         // Random numbers of a fixed step.
-        let fixed = Dropout { key: StreamKey { step: 1 << 40, ..key }, p: 0.1, first_sample: 0, rows: None };
+        let fixed = Dropout { key: StreamKey { step: 1 << 40, ..key }, p: 0.1, first_sample: 0, part: None };
         let hidden = kernels::dropout(gpu, &kernels::dropout(gpu, &hidden, IMAGES, dropped)?, IMAGES, fixed)?;
         let logits = gpu.unwritten(F32, IMAGES * classes)?;
         self.product(

@@ -228,7 +228,7 @@ fn a_joined_projection_has_the_results_of_its_parts() {
 #[test]
 fn dropped_weights_are_the_same_in_backward_on_any_split_and_padding() {
     let shape = AttentionShape { samples: 2, heads: 2, key_heads: 1, length: 5, keys: 5, dim: 3 };
-    let dropout = Dropout { key: 99, p: 0.4, first_sample: 0, rows: None };
+    let dropout = Dropout { key: 99, p: 0.4, first_sample: 0, part: None };
     let mask = AttentionMask { causal: true, ..AttentionMask::default() };
     let mut case = Case::new(shape);
     let [out, q, k, v] = case.found(1, case.inputs(mask, Some(dropout)));
@@ -272,7 +272,7 @@ fn weights_are_dropped_as_often_as_asked() {
     // All weights are 1/keys and all values 1, so an output is the share of weights that were kept, rescaled.
     let shape = AttentionShape { samples: 3, heads: 4, key_heads: 4, length: 60, keys: 500, dim: 1 };
     let (q, k, v) = (vec![0.0; 720], vec![0.0; 6000], vec![1.0; 6000]);
-    let dropout = Dropout { key: 5, p: 0.1, first_sample: 0, rows: None };
+    let dropout = Dropout { key: 5, p: 0.1, first_sample: 0, part: None };
     let inputs = AttentionInputs {
         shape,
         mask: AttentionMask::default(),

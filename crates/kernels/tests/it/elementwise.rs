@@ -3,8 +3,8 @@
 use phalanx_kernels::{
     Activation, ActivationMask, AdamOptions, Affine, BatchNormBackward, BatchNormGrads, BatchNormOutput,
     Context, CrossEntropyOptions, CrossEntropyRows, Dropout, Epilogue, Float, GroupNormShape, LambOptions,
-    LionOptions, Matrix, MatrixMut, NormBackward, NormGrads, NormInput, NormOutput, Pool2dShape, SgdOptions,
-    UnaryOp, adam_step, avg_pool2d_forward, batch_norm_backward_input, batch_norm_backward_sums,
+    LionOptions, Matrix, MatrixMut, NormBackward, NormGrads, NormInput, NormOutput, Pool2dShape, SamplePart,
+    SgdOptions, UnaryOp, adam_step, avg_pool2d_forward, batch_norm_backward_input, batch_norm_backward_sums,
     batch_norm_forward, batch_norm_moments, batch_norm_train, batch_norm_train_backward, cross_entropy_rows,
     dropout, ema_step, group_norm_forward, lamb_direction, lamb_step, layer_norm_backward,
     layer_norm_forward, linear_forward, lion_step, matmul_batched, max_pool2d_backward, max_pool2d_forward,
@@ -245,7 +245,7 @@ fn pooling_follows_pytorch() {
 
 #[test]
 fn dropout_depends_on_the_sample_and_the_place_in_it_alone() {
-    let of = Dropout { key: 3, p: 0.2, first_sample: 4, rows: None };
+    let of = Dropout { key: 3, p: 0.2, first_sample: 4, part: None };
     let run = |threads: usize, of: Dropout, samples: usize, x: &[f32]| {
         let mut y = vec![9.0; x.len()];
         dropout(&Context::new(threads), of, samples, x, &mut y).expect("whole samples");
@@ -264,6 +264,30 @@ fn dropout_depends_on_the_sample_and_the_place_in_it_alone() {
     let expected: Vec<f32> = whole.chunks(30_000).flat_map(|sample| &sample[..1001]).copied().collect();
     assert_eq!(masks, expected, "shorter samples have the beginning of the mask");
     assert!(dropout(&Context::new(1), of, 2, &[0.0_f32; 3], &mut [0.0; 3]).is_err());
+}
+
+#[test]
+fn parts_of_samples_have_the_mask_of_whole_ones() {
+    let of = Dropout { key: 3, p: 0.4, first_sample: 1, part: None };
+    let run = |threads: usize, of: Dropout, x: &[f32]| {
+        let mut y = vec![9.0; x.len()];
+        dropout(&Context::new(threads), of, 5, x, &mut y).map(|()| y)
+    };
+    let x = random::<f32>(1, 5 * 6_000);
+    let whole = run(1, of, &x).expect("whole samples");
+    // One run a sample, such as positions; and several, such as features of each position.
+    for part in [SamplePart { first: 1200, own: 2401, all: 6000 }, SamplePart { first: 7, own: 13, all: 30 }]
+    {
+        let own = |of: &[f32]| -> Vec<f32> {
+            of.chunks(part.all).flat_map(|run| &run[part.first..][..part.own]).copied().collect()
+        };
+        for threads in [1, 3] {
+            let found = run(threads, Dropout { part: Some(part), ..of }, &own(&x)).expect("whole runs");
+            assert_eq!(found, own(&whole), "{part:?}");
+        }
+    }
+    let wrong = SamplePart { first: 0, own: 7, all: 10 };
+    assert!(run(1, Dropout { part: Some(wrong), ..of }, &x).is_err(), "6000 elements are no runs of 7");
 }
 
 #[test]

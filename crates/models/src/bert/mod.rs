@@ -136,10 +136,11 @@ impl Bert {
             .split_first()
             .ok_or_else(|| TensorError::Shape { op: "bert", problem: "it has no blocks".into() })?;
         let mut x = run_block(tape, first, &[input.tokens.clone(), input.types.clone()])?;
+        x = ops::split_sequence(tape, &x)?;
         for layer in layers {
             x = run_block(tape, layer, &[x, input.lengths.clone()])?;
         }
-        Ok(x)
+        ops::join_sequence(tape, &x)
     }
 }
 

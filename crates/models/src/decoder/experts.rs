@@ -54,6 +54,11 @@ impl Experts {
 
     /// Maps [N, T, C] to the same shape.
     pub(super) fn forward(&self, tape: &Tape, x: &Value) -> Result<Value> {
+        ops::with_whole_sequences(tape, x, |x| self.chosen_of(tape, x))
+    }
+
+    /// Computes the weighted sum of the experts that each token chooses.
+    fn chosen_of(&self, tape: &Tape, x: &Value) -> Result<Value> {
         let dims = x.dims().to_vec();
         let width = dims.last().copied().unwrap_or_default();
         let count = x.shape().elem_count() / width.max(1);

@@ -112,6 +112,8 @@ impl Attention {
         cache: Option<&mut LayerCache>,
         options: &AttentionOptions,
     ) -> Result<Value> {
+        // Keys and values that all ranks share are computed from all positions, too.
+        let x = &ops::gather_sequence(tape, x)?;
         let (q, k, v) =
             (self.heads(tape, &self.q, x)?, self.heads(tape, &self.k, x)?, self.heads(tape, &self.v, x)?);
         let (q, k) = match &self.head_norms {

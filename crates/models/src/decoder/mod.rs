@@ -146,11 +146,12 @@ impl LanguageModel for Decoder {
         let [cos, sin] = self.angles(tape, input, length)?;
         let [first, layers @ .., last] = self.blocks.as_slice() else { return Err(absent()) };
         let mut x = run(tape, first, std::slice::from_ref(&input.tokens))?;
+        x = ops::split_sequence(tape, &x)?;
         for layer in layers {
             let inputs = [x, cos.clone(), sin.clone()].into_iter().chain(input.starts.clone());
             x = run(tape, layer, &inputs.collect::<Vec<_>>())?;
         }
-        run(tape, last, &[x])
+        ops::join_sequence(tape, &run(tape, last, &[x])?)
     }
 
     fn empty_cache(&self) -> KeyValueCache {

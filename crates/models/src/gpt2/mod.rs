@@ -134,11 +134,12 @@ impl LanguageModel for Gpt2 {
         let (first, others) = self.blocks.split_first().ok_or_else(absent)?;
         let mut x =
             tape.run(first, &[input.tokens.clone(), input.positions.clone()])?.pop().ok_or_else(absent)?;
+        x = ops::split_sequence(tape, &x)?;
         for block in others {
             let inputs: Vec<Value> = std::iter::once(x).chain(input.starts.clone()).collect();
             x = tape.run(block, &inputs)?.pop().ok_or_else(absent)?;
         }
-        Ok(x)
+        ops::join_sequence(tape, &x)
     }
 
     fn empty_cache(&self) -> KeyValueCache {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use phalanx_tensor::loss::{CrossEntropyOptions, RowTargets};
 use phalanx_tensor::nn::LayerNorm;
-use phalanx_tensor::{Block, Init, Result, Scope, Tape, TensorError, Value};
+use phalanx_tensor::{Block, Init, Result, Scope, Tape, TensorError, Value, ops};
 
 use crate::run_block::run_block;
 use crate::token_head::{HeadBias, TokenHead};
@@ -131,13 +131,14 @@ impl Translator {
     ) -> Result<Value> {
         let first: Arc<dyn Block> = self.embeddings[side].clone();
         let mut x = run_block(tape, &first, std::slice::from_ref(tokens))?;
+        x = ops::split_sequence(tape, &x)?;
         for layer in layers {
             let layer: Arc<dyn Block> = layer.clone();
             let inputs: Vec<Value> =
                 std::iter::once(x).chain(others.iter().map(|other| (*other).clone())).collect();
             x = run_block(tape, &layer, &inputs)?;
         }
-        self.finish(tape, side, x)
+        ops::join_sequence(tape, &self.finish(tape, side, x)?)
     }
 
     /// Applies the norm behind the last layer, if there is one.

@@ -107,6 +107,7 @@ fn a_step_without_numbers_keeps_what_a_step_keeps() {
     let subjects = [
         ("gpt", format!("tiny-gpt {text} --set train.precision=bf16 --set train.accumulate=2")),
         ("cut", format!("tiny-gpt {text} --ranks 2 --parallel tensor=2 --set train.recompute=1")),
+        ("sequence", format!("tiny-gpt {text} --ranks 2 --parallel tensor=2 --set tensor.sequence=true")),
         ("llama", format!("tiny-llama {text} --set model.key_heads=1")),
         ("bert", format!("tiny-bert {text}")),
         ("cvae", format!("tiny {images}")),

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use phalanx_collectives::{CommError, Communicator, FlatBuffer as _, ReduceOp, Result};
-use phalanx_tensor::{Array, HookResult, ProcessGroup};
+use phalanx_collectives::{CommError, Communicator, FlatBuffer as _, Handle, ReduceOp, Result};
+use phalanx_tensor::{Array, BegunResult, HookResult, ProcessGroup, Underway};
 
 use phalanx_codecs::buffer::InPlace;
 
@@ -50,6 +50,17 @@ fn check(operation: &'static str, (lens, ranks): (&[usize], usize), len: usize) 
     }
 }
 
+/// A sum over the ranks of a communicator.
+#[derive(Debug)]
+struct SumUnderway(Handle<InPlace>);
+
+impl Underway for SumUnderway {
+    fn wait(self: Box<Self>) -> HookResult {
+        self.0.wait()?;
+        Ok(())
+    }
+}
+
 /// The ranks of a communicator. The ops of a model run in the same order on every rank. So their collectives have the
 /// same order relative to gradient reductions, even on a shared communicator.
 #[derive(Debug, Clone)]
@@ -78,6 +89,10 @@ impl ProcessGroup for RankGroup {
 
     fn all_reduce(&self, values: &Array) -> HookResult {
         Ok(self.0.all_reduce(&mut InPlace::of(values)?, ReduceOp::Sum)?)
+    }
+
+    fn begin_all_reduce(&self, values: &Array) -> BegunResult {
+        Ok(Box::new(SumUnderway(self.0.all_reduce_async(InPlace::of(values)?, ReduceOp::Sum))))
     }
 
     fn all_gather(&self, values: &Array, lens: &[usize]) -> HookResult {

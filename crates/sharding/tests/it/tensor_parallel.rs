@@ -14,7 +14,7 @@ use phalanx_sharding::{RankGroup, single_rank_group};
 use phalanx_tensor::loss::{CrossEntropyOptions, LossDivisor, RowTargets};
 use phalanx_tensor::{
     Array, BuildOptions, Context, HookResult, Key, ProcessGroup, Recompute, Result, Scope, Session,
-    StoreBuilder, Tape, TensorPlan, TensorRank, Value, ops,
+    StoreBuilder, Tape, TensorGroup, TensorPlan, TensorRank, Value, ops,
 };
 
 use crate::common::on_ranks;
@@ -120,6 +120,7 @@ fn unet() -> UNet2DConditionConfig {
     UNet2DConditionConfig {
         block_out_channels: vec![16, 32],
         attention: vec![false, true],
+        dropout: 0.2,
         ..UNet2DConditionConfig::small(3, 16)
     }
 }
@@ -146,6 +147,9 @@ fn cases() -> Vec<Case> {
     let mut cases = vec![
         case("gpt2", gpt2().tensor_plan(), &[1, 2, 3, 4], |scope| {
             Ok(next_tokens(Arc::new(Gpt2::new(scope, &gpt2())?)))
+        }),
+        case("gpt2 with dropout", gpt2().tensor_plan(), &[1, 2, 3, 4], |scope| {
+            Ok(next_tokens(Arc::new(Gpt2::new(scope, &gpt2().with_dropout(0.2))?)))
         }),
         case("llama", decoder().tensor_plan(), &[1, 2, 3], |scope| {
             Ok(next_tokens(Arc::new(Decoder::new(scope, &decoder())?)))
@@ -222,9 +226,24 @@ struct Trained {
     gradient: Tensor,
 }
 
+/// The cases whose sequences ranks can share between layers.
+const SEQUENCES: &[&str] = &[
+    "gpt2",
+    "gpt2 with dropout",
+    "llama",
+    "qwen2",
+    "qwen3",
+    "few keys",
+    "mixtral",
+    "bert",
+    "marian",
+    "transformer",
+];
+
 /// Computes a step with whole layers, or with the portions of a rank.
-fn step(case: &Case, cut: Option<(TensorRank, Arc<dyn ProcessGroup>)>, recompute: Recompute) -> Result<Step> {
+fn step(case: &Case, cut: Option<(TensorRank, TensorGroup)>, recompute: Recompute) -> Result<Step> {
     let layout = cut.as_ref().map(|(rank, _)| case.plan.layout(*rank));
+    let splits = cut.as_ref().is_some_and(|(_, group)| group.splits_sequences);
     let key = Key::new(7);
     let builder =
         StoreBuilder::new(BuildOptions { key, dtype: DType::F64, layout, ..BuildOptions::default() });
@@ -241,6 +260,7 @@ fn step(case: &Case, cut: Option<(TensorRank, Arc<dyn ProcessGroup>)>, recompute
     let value = loss(&tape)?;
     let number = value.tensor()?.to_dtype(DType::F64)?.to_scalar()?;
     tape.backward(&value)?;
+    assert_eq!(tape.has_split_sequences(), splits, "{}", case.name);
     let trained = |param: &phalanx_tensor::Param| {
         let gradient = param.grad()?.map(|grad| grad.copy()).transpose()?.expect("is trained");
         Ok(Trained { name: param.name().to_owned(), value: param.to_host()?.copy()?, gradient })
@@ -283,12 +303,13 @@ fn difference(case: &Case, whole: &Step, own: &Step, rank: TensorRank) -> f64 {
 }
 
 /// Computes a step on ranks that share the layers. Returns for each rank the difference from whole layers.
-fn on_parts(name: &'static str, ranks: usize, recompute: Recompute) -> Vec<f64> {
+fn on_parts(name: &'static str, ranks: usize, recompute: Recompute, splits_sequences: bool) -> Vec<f64> {
     on_ranks(ranks, move |comm| {
         let case = cases().into_iter().find(|case| case.name == name).expect("a case");
         let whole = step(&case, None, Recompute::Never).expect("sound");
         let rank = TensorRank { rank: comm.rank(), ranks };
-        let own = step(&case, Some((rank, RankGroup::of(&comm))), recompute).expect("sound");
+        let group = TensorGroup { ranks: RankGroup::of(&comm), splits_sequences, overlaps: true };
+        let own = step(&case, Some((rank, group)), recompute).expect("sound");
         difference(&case, &whole, &own, rank)
     })
 }
@@ -297,19 +318,70 @@ fn on_parts(name: &'static str, ranks: usize, recompute: Recompute) -> Vec<f64> 
 fn every_plan_gives_the_gradients_of_whole_layers() {
     for Case { name, ranks, .. } in cases() {
         for &ranks in ranks {
-            let off = on_parts(name, ranks, Recompute::Never);
+            let off = on_parts(name, ranks, Recompute::Never, false);
             assert!(off.iter().all(|off| *off < 1e-10), "{name} on {ranks} ranks: {off:?}");
         }
-        let off = on_parts(name, 2, Recompute::Every(1));
+        let off = on_parts(name, 2, Recompute::Every(1), false);
         assert!(off.iter().all(|off| *off < 1e-10), "{name}, computed again: {off:?}");
     }
+}
+
+#[test]
+fn ranks_that_share_sequences_give_the_gradients_of_whole_ones() {
+    for Case { name, ranks, .. } in cases().into_iter().filter(|case| SEQUENCES.contains(&case.name)) {
+        for &ranks in ranks {
+            let off = on_parts(name, ranks, Recompute::Never, true);
+            assert!(off.iter().all(|off| *off < 1e-10), "{name} on {ranks} ranks: {off:?}");
+        }
+        let off = on_parts(name, 2, Recompute::Every(1), true);
+        assert!(off.iter().all(|off| *off < 1e-10), "{name}, computed again: {off:?}");
+    }
+}
+
+/// A perceptron with enough rows and outputs for sums in blocks.
+fn wide_perceptron() -> Case {
+    const SIZES: MlpConfig = MlpConfig { inputs: 40, width: 64, depth: 3, num_classes: 300 };
+    case("wide perceptron", SIZES.tensor_plan(), &[3], |scope| {
+        let model = Mlp::new(scope, &SIZES)?;
+        Ok(Box::new(move |tape| {
+            let mut numbers = vec![0.0; 600 * SIZES.inputs];
+            Key::new(5).normal(0, &mut numbers);
+            let images = Tensor::from_vec(numbers, (600, SIZES.inputs), &Device::Cpu)?;
+            let logits = model.forward(tape, &Value::constant(images))?;
+            let labels: Vec<u32> = (0..600).map(|row| row % 300).collect();
+            phalanx_tensor::loss::cross_entropy(tape, &logits, &labels, 0.0, LossDivisor::Batch)
+        }))
+    })
+}
+
+#[test]
+fn sums_during_products_have_the_same_bits() {
+    let off = on_ranks(3, |comm| {
+        let (case, rank) = (wide_perceptron(), TensorRank { rank: comm.rank(), ranks: 3 });
+        let run = |overlaps| {
+            let group = TensorGroup { ranks: RankGroup::of(&comm), splits_sequences: false, overlaps };
+            step(&case, Some((rank, group)), Recompute::Never).expect("sound")
+        };
+        let (one, other) = (run(true), run(false));
+        assert!(one.loss.to_bits() == other.loss.to_bits());
+        for (one, other) in one.params.iter().zip(&other.params) {
+            let bits = |tensor: &Tensor| -> Vec<u64> {
+                let numbers = tensor.flatten_all().and_then(|flat| flat.to_vec1::<f64>()).expect("f64");
+                numbers.into_iter().map(f64::to_bits).collect()
+            };
+            assert!(bits(&one.gradient) == bits(&other.gradient), "{}", one.name);
+        }
+        let whole = step(&case, None, Recompute::Never).expect("sound");
+        difference(&case, &whole, &one, rank)
+    });
+    assert!(off.iter().all(|off| *off < 1e-10), "{off:?}");
 }
 
 #[test]
 fn one_rank_checks_every_placement() {
     for case in cases() {
         let whole = step(&case, None, Recompute::Never).expect("sound");
-        let cut = Some((TensorRank::ALONE, single_rank_group()));
+        let cut = Some((TensorRank::ALONE, single_rank_group().into()));
         let own = step(&case, cut, Recompute::Never).expect("sound");
         // Biases of complete sums are added apart.
         let off = difference(&case, &whole, &own, TensorRank::ALONE);
@@ -320,7 +392,7 @@ fn one_rank_checks_every_placement() {
         if name == "gpt2" {
             let plan = TensorPlan::new([first]).expect("a rule").with_inputs_first();
             let wrong = Case { name, plan, ranks, build };
-            let cut = Some((TensorRank::ALONE, single_rank_group()));
+            let cut = Some((TensorRank::ALONE, single_rank_group().into()));
             let error = step(&wrong, cut, Recompute::Never).err().expect("half a plan").to_string();
             let told = "block `transformer.h.0`: linear: `transformer.h.0.mlp.c_proj.weight` has all elements on this rank";
             assert!(error.starts_with(told) && error.contains("is a shard of dimension 2"), "{error}");
@@ -333,7 +405,10 @@ fn groups_of_channels_are_not_cut_apart() {
     let told = on_ranks(3, |comm| {
         let case = cases().into_iter().find(|case| case.name == "u-net").expect("a case");
         let rank = TensorRank { rank: comm.rank(), ranks: 3 };
-        step(&case, Some((rank, RankGroup::of(&comm))), Recompute::Never).err().expect("groups").to_string()
+        step(&case, Some((rank, RankGroup::of(&comm).into())), Recompute::Never)
+            .err()
+            .expect("groups")
+            .to_string()
     });
     let expected = "block `unet.down_blocks.0.resnets.0`: group_norm: this rank has channels [0..5] of 16, and groups of 2 stay together";
     assert_eq!(told[0], expected);
@@ -392,7 +467,9 @@ impl ProcessGroup for Forgetful {
 
 #[test]
 fn no_operation_of_a_plan_can_be_left_out() {
-    for case in cases() {
+    let sequences =
+        cases().into_iter().filter(|case| SEQUENCES.contains(&case.name)).map(|case| (case, true));
+    for (case, splits_sequences) in cases().into_iter().map(|case| (case, false)).chain(sequences) {
         let name = case.name;
         let whole = Arc::new(step(&case, None, Recompute::Never).expect("sound"));
         let run = move |left_out: usize| {
@@ -402,7 +479,8 @@ fn no_operation_of_a_plan_can_be_left_out() {
                 let rank = TensorRank { rank: comm.rank(), ranks: 2 };
                 let group = RankGroup::of(&comm);
                 let group = Arc::new(Forgetful { group, left_out, operations: AtomicUsize::new(0) });
-                let own = step(&case, Some((rank, group.clone())), Recompute::Never);
+                let shared = TensorGroup { ranks: group.clone(), splits_sequences, overlaps: true };
+                let own = step(&case, Some((rank, shared)), Recompute::Never);
                 // Ranks that choose other experts do not even have values of the same shape.
                 let off = own.map_or(f64::INFINITY, |own| difference(&case, &whole, &own, rank));
                 (off, group.operations.load(Ordering::Relaxed))

@@ -72,7 +72,7 @@ pub use norms::{
 pub use outline::{OutlineArray, OutlineUsage, Outlines};
 pub use pooling::{Pool2dShape, Pooling};
 pub use products::{Factor, LinearProduct, LinearWeightGrad, MatrixProduct, Products, WeightLayout};
-pub use random::{Dropout, Random};
+pub use random::{Dropout, Random, SamplePart};
 pub use rotary::{RotaryAngles, RotaryEmbeddings};
 pub use shapes::Shapes;
 pub use stopwatch::Stopwatch;

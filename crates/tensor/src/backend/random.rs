@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Shape};
 
-use phalanx_kernels::SampleRows;
+pub use phalanx_kernels::SamplePart;
 
 use super::Array;
 use crate::{Key, Result};
@@ -19,8 +19,8 @@ pub struct Dropout {
     pub p: f64,
     /// The index in the global batch of the first sample.
     pub first_sample: usize,
-    /// The rows of each sample that are there, if they are some of more.
-    pub rows: Option<SampleRows>,
+    /// The part of each sample that is there, if it is not all: of its heads in attention, otherwise of its elements.
+    pub part: Option<SamplePart>,
 }
 
 /// Random numbers on a back end, with the streams of [`Key`].

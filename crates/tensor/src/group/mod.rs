@@ -9,6 +9,28 @@ use candle_core::{Device, Tensor};
 use crate::backend::Array;
 use crate::error::HookResult;
 
+/// An operation of a group that is under way.
+pub trait Underway: std::fmt::Debug {
+    /// Waits for its end. What is computed from then on may use its values.
+    ///
+    /// # Errors
+    /// Errors of the transport.
+    fn wait(self: Box<Self>) -> HookResult;
+}
+
+/// An operation that is over.
+#[derive(Debug)]
+struct Over;
+
+impl Underway for Over {
+    fn wait(self: Box<Self>) -> HookResult {
+        Ok(())
+    }
+}
+
+/// The beginning of an operation that may still be under way.
+pub type BegunResult = Result<Box<dyn Underway>, Box<dyn std::error::Error + Send + Sync>>;
+
 /// Ranks that call the same operations in the same order on flat arrays of f32 or f64.
 ///
 /// Arrays stay on their device: a transport for the host rejects those of a device. Its users are the ops whose
@@ -26,6 +48,16 @@ pub trait ProcessGroup: std::fmt::Debug + Send + Sync {
     /// # Errors
     /// Errors of the transport.
     fn all_reduce(&self, values: &Array) -> HookResult;
+
+    /// Begins [`ProcessGroup::all_reduce`]. The values must not be used before [`Underway::wait`]. By default the operation is over when
+    /// this returns.
+    ///
+    /// # Errors
+    /// Errors of the transport.
+    fn begin_all_reduce(&self, values: &Array) -> BegunResult {
+        self.all_reduce(values)?;
+        Ok(Box::new(Over))
+    }
 
     /// Gathers the parts of all ranks: `values` has `lens[0]` elements of rank 0, then those of rank 1, and so on.
     /// This rank's part must be in place; the other parts are overwritten.

@@ -109,7 +109,7 @@ struct CutHead {
 
 impl CutHead {
     fn of(tape: &Tape, weight: LinearWeight<'_>) -> Result<Self> {
-        let group = tape.session().tensor_group.clone();
+        let group = tape.session().tensor_ranks().cloned();
         let group = group.ok_or_else(|| no_ranks("the head is cut over ranks"))?;
         let portion = weight.weight.param().and_then(|param| param.portion());
         match portion.map(|portion| (portion, portion.kept())) {

@@ -2,13 +2,11 @@
 
 use crate::backend::{
     Array, ArrayBackend, AttentionBackward, AttentionGradients, AttentionHeads, AttentionInputs,
-    AttentionMask, AttentionOperands, AttentionShape, Dropout,
+    AttentionMask, AttentionOperands, AttentionShape, Dropout, SamplePart,
 };
 use crate::group::even_lens;
 use crate::tape::{Op, Placement, PlacementRule, SavedValue, Tape, Value};
 use crate::{Result, TensorError};
-
-use phalanx_kernels::SampleRows;
 
 use super::Indices;
 use super::cut::{copy_for_parts, moved};
@@ -199,7 +197,7 @@ fn record(
 fn shared_heads(tape: &Tape, q: &Value, keys: [&Value; 2], all: usize) -> Result<[Value; 2]> {
     let heads = Placement::Shard { dim: 2 };
     let is_whole = |of: &Value| matches!(of.placement(), Some(Placement::Same | Placement::Copied));
-    let group = tape.session().tensor_group.as_ref().filter(|_| q.placement() == Some(heads));
+    let group = tape.session().tensor_ranks().filter(|_| q.placement() == Some(heads));
     let (Some(group), true) = (group, keys.into_iter().all(is_whole)) else {
         return Ok(keys.map(Clone::clone));
     };
@@ -229,7 +227,7 @@ fn of_heads(
     (rule, own): (PlacementRule, usize),
     all: usize,
 ) -> Result<Dropout> {
-    let (PlacementRule::Own(_), Some(group)) = (rule, &tape.session().tensor_group) else {
+    let (PlacementRule::Own(_), Some(group)) = (rule, tape.session().tensor_ranks()) else {
         return Ok(dropout);
     };
     let lens = even_lens(all, group.size());
@@ -238,8 +236,8 @@ fn of_heads(
         let problem = format!("attention: rank {rank} has {own} heads of {all}, whose dropout is not known");
         return Err(TensorError::placement(problem));
     }
-    let rows = SampleRows { first: lens[..rank].iter().sum(), all };
-    Ok(Dropout { rows: Some(rows), ..dropout })
+    let part = SamplePart { first: lens[..rank].iter().sum(), own, all };
+    Ok(Dropout { part: Some(part), ..dropout })
 }
 
 /// The rule of attention: heads do not depend on each other, so ranks may have some of them.

@@ -36,6 +36,7 @@ use std::sync::Arc;
 
 use candle_core::DType;
 
+use super::overlap::{begin_sum, finish};
 use super::rank_split::{RankSplit, summable};
 use crate::backend::Array;
 use crate::group::ProcessGroup;
@@ -125,7 +126,11 @@ pub fn copy_to_group(tape: &Tape, x: &Value, group: &Arc<dyn ProcessGroup>) -> R
     let output = x.part()?;
     let group = group.clone();
     tape.push_by(rule, OP, &[x], output, move |tape, grad, grads| {
-        grads.add(0, summed(OP, tape.context(), group.as_ref(), grad)?)
+        let sum = summable(tape.context(), grad)?;
+        let underway = begin_sum(OP, tape, &group, &sum)?;
+        grads.run_pending(tape)?;
+        finish(OP, underway)?;
+        grads.add(0, grad.backend(tape.context()).cast(&sum, grad.dtype())?)
     })
 }
 
@@ -194,7 +199,7 @@ fn rule(
     from: Placement,
     to: Placement,
 ) -> Result<PlacementRule> {
-    let own = tape.session().tensor_group.as_ref();
+    let own = tape.session().tensor_ranks();
     if !own.is_some_and(|own| Arc::ptr_eq(own, group)) {
         return Ok(PlacementRule::Whole);
     }

@@ -1,23 +1,93 @@
 //! Values on their way into and out of layers that are cut over ranks ([`Session::tensor_group`](crate::Session)).
 
-use super::collective::{copy_to_group, gather_from_group, reduce_from_group};
+use super::collective::{all_gather, copy_to_group, gather_from_group, reduce_from_group, split_to_group};
 use crate::group::even_lens;
 use crate::tape::{Placement, PlacementRule, Tape, Value};
 use crate::{Result, TensorError};
 
-/// Returns a value that ranks compute different parts with: a copy, whose gradients are summed over the ranks. Layers that read the
-/// same value share a copy.
+/// The dimension of positions in sequences [N, T, C].
+pub(super) const POSITIONS: usize = 1;
+
+/// Returns a value that ranks compute different parts with: a copy, whose gradients are summed over the ranks, of all positions if each
+/// rank has some. Layers that read the same value share a copy.
 pub(crate) fn copy_for_parts(tape: &Tape, x: &Value) -> Result<Value> {
-    match (x.placement(), &tape.session().tensor_group) {
-        (Some(Placement::Same), Some(group)) => tape.copied_once(x, || copy_to_group(tape, x, group)),
+    let Some(group) = tape.session().tensor_ranks() else { return Ok(x.clone()) };
+    match (x.placement(), split_lens(tape, x)) {
+        (Some(Placement::Same), _) => tape.copied_once(x, || copy_to_group(tape, x, group)),
+        (Some(Placement::Shard { dim: POSITIONS }), Some(lens)) => {
+            tape.copied_once(x, || all_gather(tape, x, POSITIONS, &lens, group))
+        }
         _ => Ok(x.clone()),
+    }
+}
+
+/// The positions that each rank has of sequences [N, T, C] between layers; `None` if ranks have all.
+pub(super) fn split_lens(tape: &Tape, x: &Value) -> Option<Vec<usize>> {
+    let ranks = tape.session().tensor_ranks()?.size();
+    tape.split_length().filter(|_| x.dims().len() == 3).map(|length| even_lens(length, ranks))
+}
+
+/// Gives each rank some positions of sequences [N, T, C], equal on all ranks, if the session says so
+/// ([`TensorGroup::splits_sequences`](crate::TensorGroup)) and there are as many as ranks. Until [`join_sequence`], layers that are cut
+/// over ranks gather their input and leave each rank the sums of its positions.
+///
+/// # Errors
+/// If the value is not equal on all ranks.
+pub fn split_sequence(tape: &Tape, x: &Value) -> Result<Value> {
+    let group = tape.session().tensor_group.as_ref().filter(|group| group.splits_sequences);
+    let (Some(group), &[_, length, _]) = (group, x.dims()) else { return Ok(x.clone()) };
+    if length < group.ranks.size() {
+        return Ok(x.clone());
+    }
+    tape.set_split_length(Some(length));
+    split_to_group(tape, x, POSITIONS, &even_lens(length, group.ranks.size()), &group.ranks)
+}
+
+/// Brings the positions of sequences together that [`split_sequence`] has given to the ranks: equal on all ranks.
+///
+/// # Errors
+/// If the value has other positions, and those of the transport.
+pub fn join_sequence(tape: &Tape, x: &Value) -> Result<Value> {
+    let lens = split_lens(tape, x);
+    tape.set_split_length(None);
+    match (lens, tape.session().tensor_ranks()) {
+        (Some(lens), Some(group)) => gather_from_group(tape, x, POSITIONS, &lens, group),
+        _ => Ok(x.clone()),
+    }
+}
+
+/// Returns sequences with all positions, if each rank has some, for ranks that compute different parts with them, such as some heads of
+/// attention.
+///
+/// # Errors
+/// Errors of the transport.
+pub fn gather_sequence(tape: &Tape, x: &Value) -> Result<Value> {
+    match split_lens(tape, x) {
+        Some(_) => copy_for_parts(tape, x),
+        None => Ok(x.clone()),
+    }
+}
+
+/// Runs a function on sequences with all positions, if each rank has some: it may look at any of them. Each rank gets its positions of
+/// the result.
+///
+/// # Errors
+/// Errors of the function, and those of [`split_sequence`] and [`join_sequence`].
+pub fn with_whole_sequences(
+    tape: &Tape,
+    x: &Value,
+    run: impl FnOnce(&Value) -> Result<Value>,
+) -> Result<Value> {
+    match split_lens(tape, x) {
+        None => run(x),
+        Some(_) => split_sequence(tape, &run(&join_sequence(tape, x)?)?),
     }
 }
 
 /// Returns a whole parameter for an op with `x`. If ranks compute different parts with it, its gradients are summed over them.
 pub(crate) fn param_for(tape: &Tape, param: &Value, x: &Value) -> Result<Value> {
     let apart = x.placement().is_some_and(|is| is == Placement::Copied || is.cut_dim().is_some());
-    match (param.placement(), &tape.session().tensor_group) {
+    match (param.placement(), tape.session().tensor_ranks()) {
         (Some(Placement::Same), Some(_)) if apart && !param.needs_grad() => {
             Ok(param.clone().placed(Some(Placement::Copied)))
         }
@@ -28,7 +98,7 @@ pub(crate) fn param_for(tape: &Tape, param: &Value, x: &Value) -> Result<Value> 
 
 /// Returns the sum of the ranks' parts, in the type of products.
 pub(crate) fn sum_of_parts(tape: &Tape, x: &Value) -> Result<Value> {
-    match &tape.session().tensor_group {
+    match tape.session().tensor_ranks() {
         Some(group) => reduce_from_group(tape, x, group),
         None => Err(no_ranks("a parameter is cut over ranks")),
     }
@@ -39,7 +109,7 @@ pub(crate) fn sum_of_parts(tape: &Tape, x: &Value) -> Result<Value> {
 /// # Errors
 /// If the value is a shard of another dimension or size, and those of the transport.
 pub fn gathered(tape: &Tape, x: &Value, dim: usize, len: usize) -> Result<Value> {
-    match (x.placement(), &tape.session().tensor_group) {
+    match (x.placement(), tape.session().tensor_ranks()) {
         (Some(Placement::Shard { .. }), Some(group)) => {
             gather_from_group(tape, x, dim, &even_lens(len, group.size()), group)
         }

@@ -4,8 +4,10 @@
 
 use candle_core::{DType, Shape};
 
-use crate::backend::Dropout;
-use crate::tape::{Tape, Value};
+use super::cut::{POSITIONS, split_lens};
+use crate::backend::{Dropout, SamplePart};
+use crate::group::even_lens;
+use crate::tape::{Placement, PlacementRule, Tape, Value};
 use crate::{Result, TensorError};
 
 /// Returns the position in the random stream of this rank's first sample, for a tensor whose first dimension is the
@@ -25,7 +27,7 @@ pub(super) fn drawn(tape: &Tape, p: f64) -> Result<Option<Dropout>> {
     }
     let first_sample = tape.session().sample_offset;
     let active = tape.training() && p > 0.0;
-    Ok(active.then(|| Dropout { key: tape.next_key(), p, first_sample, rows: None }))
+    Ok(active.then(|| Dropout { key: tape.next_key(), p, first_sample, part: None }))
 }
 
 /// In training, sets each element to zero with probability `p` and divides the others by 1 − p (Srivastava et al.
@@ -34,13 +36,60 @@ pub(super) fn drawn(tape: &Tape, p: f64) -> Result<Option<Dropout>> {
 /// # Errors
 /// If `p` is not in [0, 1).
 pub fn dropout(tape: &Tape, x: &Value, p: f64) -> Result<Value> {
+    dropout_with(tape, x, p, |x| match (x.placement(), split_lens(tape, x)) {
+        (Some(Placement::Shard { dim: POSITIONS }), Some(lens)) => {
+            part_of(tape, x, POSITIONS, lens.iter().sum())
+        }
+        (Some(cut), _) if cut.cut_dim().is_some() => Err(TensorError::placement(format!(
+            "dropout: x {:?} is {cut}, and which elements of a sample this rank has is known to `dropout_of_part`",
+            x.shape()
+        ))),
+        _ => Ok(None),
+    })
+}
+
+/// As [`dropout`], of a value that may be a shard: of `whole` elements of the dimension that is cut, each rank has equally many, or one
+/// more.
+///
+/// # Errors
+/// If `p` is not in [0, 1), or this rank has another number of elements.
+pub fn dropout_of_part(tape: &Tape, x: &Value, p: f64, whole: usize) -> Result<Value> {
+    dropout_with(tape, x, p, |x| match x.placement() {
+        Some(Placement::Shard { dim }) => part_of(tape, x, dim, whole),
+        _ => Ok(None),
+    })
+}
+
+/// Runs dropout with the part of each sample that this rank has.
+fn dropout_with(
+    tape: &Tape,
+    x: &Value,
+    p: f64,
+    part: impl FnOnce(&Value) -> Result<Option<SamplePart>>,
+) -> Result<Value> {
     let Some(dropout) = drawn(tape, p)? else { return Ok(x.clone()) };
-    let input = x.array()?.contiguous()?;
+    let dropout = Dropout { part: part(x)?, ..dropout };
+    let input = x.part()?.contiguous()?;
     let output = input.backend(tape.context()).dropout(&input, dropout)?;
-    tape.push("dropout", &[x], output, move |tape, grad, grads| {
+    tape.push_by(PlacementRule::Elementwise, "dropout", &[x], output, move |tape, grad, grads| {
         let grad = grad.contiguous()?;
         grads.add(0, grad.backend(tape.context()).dropout(&grad, dropout)?)
     })
+}
+
+/// The elements of each sample that this rank has of a shard of dimension `dim`, whose `whole` elements are cut evenly.
+fn part_of(tape: &Tape, x: &Value, dim: usize, whole: usize) -> Result<Option<SamplePart>> {
+    let Some(group) = tape.session().tensor_ranks() else { return Ok(None) };
+    let (lens, rank) = (even_lens(whole, group.size()), group.rank());
+    let own = x.dims().get(dim).copied().unwrap_or(0);
+    if dim == 0 || own != lens[rank] {
+        let problem =
+            format!("{own} elements of dimension {dim} of {:?} are no even part of {whole}", x.shape());
+        return Err(TensorError::placement(format!("dropout: {problem}")));
+    }
+    let inner: usize = x.dims()[dim + 1..].iter().product();
+    let first = lens[..rank].iter().sum::<usize>() * inner;
+    Ok(Some(SamplePart { first, own: own * inner, all: whole * inner }))
 }
 
 /// Draws standard normal noise of a shape whose first dimension is the batch. No gradient flows to it.

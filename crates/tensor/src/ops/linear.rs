@@ -1,13 +1,18 @@
 //! Matrix products: the fully connected layer and the batched product.
 
+use std::sync::Arc;
+
 use candle_core::{DType, Shape};
 
 pub use crate::backend::WeightLayout;
 
-use super::cut::{copy_for_parts, no_ranks, param_for};
+use super::cut::{POSITIONS, copy_for_parts, no_ranks, param_for, split_lens};
+use super::overlap::PartialProduct;
+use super::rank_split::RankSplit;
 use crate::backend::{Array, BinaryOp, Factor, LinearProduct, MatrixProduct};
+use crate::group::ProcessGroup;
 use crate::storage::wide;
-use crate::tape::{Op, Placement, PlacementRule, Tape, Value};
+use crate::tape::{Grads, Op, Placement, PlacementRule, Tape, Value};
 use crate::{Result, TensorError};
 
 const OP: &str = "linear";
@@ -167,50 +172,83 @@ fn kept(tape: &Tape, weight: &Value, rows: usize) -> Result<Option<Array>> {
 pub(crate) fn linear_stored(tape: &Tape, x: &Value, of: LinearWeight<'_>, dtype: DType) -> Result<Value> {
     let rule = of.rule(x)?;
     let output = product(tape, x, of, dtype)?;
-    record(tape, x, of, (rule, output))
+    record(tape, x, of, (rule, output), None)
 }
 
 /// Computes this rank's part of a product, adds up the parts of all ranks, then adds the bias. What is added up is not rounded to 16
-/// bits before.
+/// bits before. Of sequences whose positions ranks share, each rank gets the sums of its own.
 fn linear_of_parts(tape: &Tape, x: &Value, of: LinearWeight<'_>, dtype: DType) -> Result<Value> {
-    let rule = of.rule(x)?;
-    let group =
-        tape.session().tensor_group.as_ref().ok_or_else(|| no_ranks("a parameter is cut over ranks"))?;
-    let sum = product(tape, x, LinearWeight { bias: None, ..of }, wide(dtype))?;
-    group.all_reduce(&sum).map_err(TensorError::hook(OP))?;
+    let mut rule = of.rule(x)?;
+    let group = tape.session().tensor_ranks().ok_or_else(|| no_ranks("a parameter is cut over ranks"))?;
+    let without_bias = LinearWeight { bias: None, ..of };
+    let mut split = None;
+    let sum = match split_lens(tape, x) {
+        Some(lens) => {
+            let part = product(tape, x, without_bias, wide(dtype))?;
+            let of_positions = RankSplit::of_whole(OP, &**group, part.dims(), POSITIONS, &lens)?;
+            rule = PlacementRule::Own(Placement::Shard { dim: POSITIONS });
+            let own = of_positions.scattered(tape.context(), &**group, &part)?;
+            split = Some((of_positions, group.clone()));
+            own
+        }
+        None => sum_of_product(tape, x, without_bias, wide(dtype), group)?,
+    };
     let backend = sum.backend(tape.context());
     let sum = match of.bias {
         Some(bias) => backend.binary(BinaryOp::Add, &sum, &bias.array()?)?,
         None => sum.clone(),
     };
     let output = backend.cast(&sum, dtype)?;
-    record(tape, x, of, (rule, output))
+    record(tape, x, of, (rule, output), split)
+}
+
+/// Computes the sum of the ranks' parts of x·W.
+fn sum_of_product(
+    tape: &Tape,
+    x: &Value,
+    of: LinearWeight<'_>,
+    dtype: DType,
+    group: &Arc<dyn ProcessGroup>,
+) -> Result<Array> {
+    let sizes = of.sizes(OP, x)?;
+    let shape = shape_of(x, sizes[2]);
+    let (x, w) = (x.part()?.contiguous()?, of.weight.part()?.contiguous()?);
+    same_type(OP, &x, &w)?;
+    let w = kept(tape, of.weight, sizes[0])?.unwrap_or(w);
+    PartialProduct { x: &x, weight: &w, layout: of.layout, sizes, shape: &shape, dtype }.sum(OP, tape, group)
+}
+
+/// The shape of a product of x with this number of outputs.
+fn shape_of(x: &Value, outputs: usize) -> Shape {
+    let mut shape = x.dims().to_vec();
+    if let Some(last) = shape.last_mut() {
+        *last = outputs;
+    }
+    shape.into()
 }
 
 /// Computes x·W + b.
 fn product(tape: &Tape, x: &Value, of: LinearWeight<'_>, dtype: DType) -> Result<Array> {
     let sizes = of.sizes(OP, x)?;
     let [rows, inputs, outputs] = sizes;
-    let mut shape = x.dims().to_vec();
-    if let Some(last) = shape.last_mut() {
-        *last = outputs;
-    }
+    let shape = &shape_of(x, outputs);
     let (x, w) = (x.part()?.contiguous()?, of.weight.part()?.contiguous()?);
     same_type(OP, &x, &w)?;
     let w = kept(tape, of.weight, rows)?.unwrap_or(w);
     let bias = of.bias.map(|bias| bias.part()?.contiguous()).transpose()?;
-    let (precision, shape) = (tape.session().precision, &shape.into());
+    let precision = tape.session().precision;
     tape.count_forward(rows * inputs * outputs);
     let (x, weight, bias) = (&x, of.layout.factor(&w), bias.as_ref());
     x.backend(tape.context()).linear(LinearProduct { sizes, x, weight, bias, shape, precision, dtype })
 }
 
-/// Records a product with its backward.
+/// Records a product with its backward. If ranks share the positions of the output, their gradients are brought together.
 fn record(
     tape: &Tape,
     x: &Value,
     of: LinearWeight<'_>,
     (rule, output): (PlacementRule, Array),
+    split: Option<(RankSplit, Arc<dyn ProcessGroup>)>,
 ) -> Result<Value> {
     let sizes = of.sizes(OP, x)?;
     let LinearWeight { weight, layout, bias } = of;
@@ -219,13 +257,18 @@ fn record(
     let multiply_adds = rows * inputs * outputs;
     let (x_saved, w_saved) = (x.save(), weight.save());
     let none = Value::absent()?;
+    // The sum over ranks of the gradient of a copy follows, during which the weight's is computed.
+    let is_later = x.placement() == Some(Placement::Copied) && weight.param().is_some();
     tape.push_by(
         rule,
         Op::Linear(layout),
         &[x, weight, bias.unwrap_or(&none)],
         output,
         move |tape, grad, grads| {
-            let grad = grad.contiguous()?;
+            let grad = match &split {
+                Some((split, group)) => split.gathered(tape.context(), &**group, grad, grad.dtype())?,
+                None => grad.contiguous()?,
+            };
             let backend = grad.backend(tape.context());
             let (precision, dtype) = (tape.session().precision, wide(grad.dtype()));
             if let Some(dtype) = grads.dtype(0) {
@@ -237,16 +280,23 @@ fn record(
                 tape.count_backward(multiply_adds);
                 grads.add(0, backend.matmul(of)?)?;
             }
-            grads.write(backend, [(1, &layout.dims(inputs, outputs))], dtype, |[to]| match to {
-                Some(to) => {
-                    let x = &x_saved.array()?.contiguous()?;
-                    tape.count_backward(multiply_adds);
-                    backend.linear_backward_weight(layout.weight_grad(sizes, &grad, x, precision), to)
-                }
-                None => Ok(()),
-            })?;
             if grads.wants(2) {
                 grads.add(2, backend.linear_backward_bias(sizes, &grad)?)?;
+            }
+            let of_weight = move |tape: &Tape, grads: &mut Grads<'_>| {
+                let backend = grad.backend(tape.context());
+                grads.write(backend, [(1, &layout.dims(inputs, outputs))], dtype, |[to]| match to {
+                    Some(to) => {
+                        let x = &x_saved.array()?.contiguous()?;
+                        tape.count_backward(multiply_adds);
+                        backend.linear_backward_weight(layout.weight_grad(sizes, &grad, x, precision), to)
+                    }
+                    None => Ok(()),
+                })
+            };
+            match is_later {
+                true => grads.later(of_weight),
+                false => of_weight(tape, grads)?,
             }
             Ok(())
         },

@@ -2,7 +2,7 @@
 
 use super::Tape;
 use super::block::backward_span;
-use super::grads::{GradSlots, Grads};
+use super::grads::{GradSlots, Grads, LaterGrads};
 use super::node::{Action, Node};
 use super::value::Value;
 use crate::backend::Array;
@@ -112,6 +112,7 @@ impl Tape {
             }
         }
         let mut leaves = Vec::new();
+        let mut later = None;
         // The blocks that backward is in, the innermost last.
         let mut spans = Vec::new();
         for node in nodes.into_iter().rev() {
@@ -123,8 +124,11 @@ impl Tape {
                 }
                 _ => None,
             };
-            self.pass(node, &mut slots, &mut leaves)?;
+            self.pass(node, &mut slots, &mut leaves, &mut later)?;
             spans.extend(begins.map(|block| backward_span(&block).entered()));
+        }
+        if let Some(pending) = later {
+            pending.run(self, &mut slots)?;
         }
         let mut inner = self.inner.borrow_mut();
         inner.leaf_grads = leaves;
@@ -132,10 +136,22 @@ impl Tape {
         Ok(())
     }
 
-    /// Runs one node backward and drops it with its saved arrays.
-    fn pass(&self, node: Node, slots: &mut GradSlots, leaves: &mut Vec<(usize, Array)>) -> Result<()> {
+    /// Runs one node backward and drops it with its saved arrays. `later` are gradients that the node before has left.
+    fn pass(
+        &self,
+        node: Node,
+        slots: &mut GradSlots,
+        leaves: &mut Vec<(usize, Array)>,
+        later: &mut Option<LaterGrads>,
+    ) -> Result<()> {
         let Node { inputs, outputs, action, _recorded, .. } = node;
         let (listener, failed) = (self.listener(), TensorError::hook);
+        // All others may need them.
+        if !matches!(action, Action::Op(_))
+            && let Some(pending) = later.take()
+        {
+            pending.run(self, slots)?;
+        }
         match action {
             Action::BlockEnd(name) => listener.before_backward(&name).map_err(failed("before backward")),
             Action::BlockStart(name) => listener.after_backward(&name).map_err(failed("after backward")),
@@ -153,7 +169,10 @@ impl Tape {
                 if grads_out.iter().all(Option::is_none) {
                     return Ok(());
                 }
-                run(self, grads_out, &mut Grads { context: self.context(), slots, inputs: &inputs })
+                let mut grads = Grads::new(self.context(), slots, &inputs, later.take());
+                run(self, grads_out, &mut grads)?;
+                *later = grads.finish(self)?;
+                Ok(())
             }
         }
     }

@@ -121,7 +121,7 @@ impl Tape {
     /// Runs the block without recording, and records one node that recomputes it in backward.
     fn run_recomputed(&self, block: Arc<dyn Block>, inputs: &[Value]) -> Result<Vec<Value>> {
         let keys_at = self.keys_drawn();
-        let frozen = self.frozen.get();
+        let (frozen, split_length) = (self.frozen.get(), self.split_length.get());
         let (outputs, used) = self.without_recording(|| block.forward(self, inputs))?;
         let saved: Vec<SavedInput> = inputs.iter().map(SavedInput::of).collect();
         if used.is_empty() && !inputs.iter().any(Value::needs_grad) {
@@ -130,6 +130,7 @@ impl Tape {
         let again = move |tape: &Tape, mut grads_out: Vec<Option<Array>>, grads: &mut super::Grads<'_>| {
             let inner = Tape::nested(tape, keys_at);
             inner.frozen.set(frozen);
+            inner.split_length.set(split_length);
             let mut inputs = Vec::with_capacity(saved.len());
             for input in &saved {
                 inputs.push(input.value(&inner)?);

@@ -2,6 +2,7 @@
 
 use candle_core::{DType, Shape};
 
+use super::Tape;
 use super::value::Slot;
 use crate::backend::{Array, ArrayBackend, BinaryOp, Destination};
 use crate::store::ParamBucket;
@@ -71,15 +72,73 @@ impl GradSlots {
     }
 }
 
+/// Computes gradients of parameters of an op.
+type LaterFn = Box<dyn FnOnce(&Tape, &mut Grads<'_>) -> Result<()>>;
+
+/// Gradients of parameters that an op computes later, and its inputs.
+pub(super) struct LaterGrads {
+    inputs: Vec<Option<Slot>>,
+    run: LaterFn,
+}
+
+impl std::fmt::Debug for LaterGrads {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LaterGrads").field("inputs", &self.inputs).finish_non_exhaustive()
+    }
+}
+
+impl LaterGrads {
+    /// Computes the gradients.
+    pub(super) fn run(self, tape: &Tape, slots: &mut GradSlots) -> Result<()> {
+        let Self { inputs, run } = self;
+        run(tape, &mut Grads::new(tape.context(), slots, &inputs, None))
+    }
+}
+
 /// The destination of an op's gradients. Each is stored in the type of its input.
 #[derive(Debug)]
 pub struct Grads<'a> {
-    pub(super) context: &'a Context,
-    pub(super) slots: &'a mut GradSlots,
-    pub(super) inputs: &'a [Option<Slot>],
+    context: &'a Context,
+    slots: &'a mut GradSlots,
+    inputs: &'a [Option<Slot>],
+    /// Gradients that the op before has left for later.
+    pending: Option<LaterGrads>,
+    /// Gradients that this op leaves for later.
+    later: Option<LaterGrads>,
+}
+
+impl<'a> Grads<'a> {
+    pub(super) fn new(
+        context: &'a Context,
+        slots: &'a mut GradSlots,
+        inputs: &'a [Option<Slot>],
+        pending: Option<LaterGrads>,
+    ) -> Self {
+        Self { context, slots, inputs, pending, later: None }
+    }
+
+    /// Computes what the op before has left, if that was not done yet, and returns what this op leaves.
+    pub(super) fn finish(mut self, tape: &Tape) -> Result<Option<LaterGrads>> {
+        self.run_pending(tape)?;
+        Ok(self.later)
+    }
 }
 
 impl Grads<'_> {
+    /// Leaves gradients of parameters for later: until the next op of backward waits for other ranks ([`Grads::run_pending`]), or is
+    /// done. Only inputs that are parameters themselves may get theirs there.
+    pub(crate) fn later(&mut self, run: impl FnOnce(&Tape, &mut Grads<'_>) -> Result<()> + 'static) {
+        self.later = Some(LaterGrads { inputs: self.inputs.to_vec(), run: Box::new(run) });
+    }
+
+    /// Computes the gradients that the op before has left for later, while something else is under way.
+    pub(crate) fn run_pending(&mut self, tape: &Tape) -> Result<()> {
+        match self.pending.take() {
+            Some(pending) => pending.run(tape, self.slots),
+            None => Ok(()),
+        }
+    }
+
     /// True if the gradient of input `index` is needed.
     pub fn wants(&self, index: usize) -> bool {
         self.inputs[index].is_some()

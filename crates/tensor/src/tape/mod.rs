@@ -33,7 +33,7 @@ pub use placement::Placement;
 pub use placement_rule::PlacementRule;
 pub use recorded::take_peak_recorded_bytes;
 pub(crate) use remade::Remade;
-pub use session::{Recompute, Session};
+pub use session::{Recompute, Session, TensorGroup};
 pub use value::{SavedValue, Value};
 
 use std::cell::{Cell, RefCell};
@@ -88,6 +88,9 @@ pub struct Tape {
     recomputing: bool,
     /// True while parameters are constants.
     frozen: Cell<bool>,
+    /// The length of the sequences of which each rank has some positions.
+    split_length: Cell<Option<usize>>,
+    has_split_sequences: Cell<bool>,
     /// Changes with every backward, to detect values of an earlier recording.
     id: Cell<u64>,
     /// The id of the last recording that ran backward.
@@ -141,6 +144,8 @@ impl Tape {
             mode: Cell::new(mode),
             recomputing: false,
             frozen: Cell::new(false),
+            split_length: Cell::new(None),
+            has_split_sequences: Cell::new(false),
             id: Cell::new(fresh_id()),
             past_id: Cell::new(0),
             inner: RefCell::default(),
@@ -179,6 +184,22 @@ impl Tape {
     /// True while a block is recomputed: side effects such as running statistics must not repeat.
     pub fn recomputing(&self) -> bool {
         self.recomputing
+    }
+
+    /// The length of sequences while each rank has some of their positions; `None` while ranks have all.
+    pub(crate) fn split_length(&self) -> Option<usize> {
+        self.split_length.get()
+    }
+
+    /// Begins to give each rank some positions of sequences of a length, or ends it.
+    pub(crate) fn set_split_length(&self, length: Option<usize>) {
+        self.split_length.set(length);
+        self.has_split_sequences.set(self.has_split_sequences.get() || length.is_some());
+    }
+
+    /// True if each rank had some positions of sequences so far ([`crate::ops::split_sequence`]).
+    pub fn has_split_sequences(&self) -> bool {
+        self.has_split_sequences.get()
     }
 
     /// True while ops are recorded.

@@ -31,6 +31,25 @@ impl Recompute {
     }
 }
 
+/// The ranks that compute parts of the same layers.
+#[derive(Debug, Clone)]
+pub struct TensorGroup {
+    /// The ranks.
+    pub ranks: Arc<dyn ProcessGroup>,
+    /// True if each rank has some positions of every sequence between layers, in models that say where
+    /// ([`crate::ops::split_sequence`]): of norms, residuals and their dropout it computes and keeps a part (Korthikanti et al. 2022).
+    pub splits_sequences: bool,
+    /// True if sums over the ranks may be under way while products are computed. It changes no bit.
+    pub overlaps: bool,
+}
+
+impl From<Arc<dyn ProcessGroup>> for TensorGroup {
+    /// Ranks that have all positions.
+    fn from(ranks: Arc<dyn ProcessGroup>) -> Self {
+        Self { ranks, splits_sequences: false, overlaps: true }
+    }
+}
+
 /// The settings of one pass.
 #[derive(Debug, Clone)]
 pub struct Session {
@@ -50,7 +69,7 @@ pub struct Session {
     pub batch_group: Option<Arc<dyn ProcessGroup>>,
     /// The ranks that compute parts of the same layers, from the same samples. `None` if this rank computes whole layers; a group
     /// of this rank alone lets every op check the placements of its inputs.
-    pub tensor_group: Option<Arc<dyn ProcessGroup>>,
+    pub tensor_group: Option<TensorGroup>,
     /// True to update running statistics. If a rank runs several parts of a batch separately, one of them updates the
     /// statistics.
     pub moves_statistics: bool,
@@ -89,6 +108,11 @@ impl Session {
             kept_weights: None,
             arithmetic: ArithmeticCount::default(),
         }
+    }
+
+    /// The ranks that compute parts of the same layers, if there are any.
+    pub(crate) fn tensor_ranks(&self) -> Option<&Arc<dyn ProcessGroup>> {
+        self.tensor_group.as_ref().map(|group| &group.ranks)
     }
 
     /// True if parameter `name` is a constant in this pass.

@@ -274,6 +274,9 @@ sections! {
         /// Rules such as `"blocks.*.fc1 = column"`, which go before those of the model: a pattern of names of layers, and `column`,
         /// `column:heads`, `column:key-heads`, `column:projection`, `row`, `row:heads` or `whole`.
         plan: Vec<String> = Vec::new();
+        /// Between layers each rank has some positions of every sequence, with their norms, residuals and dropout: activations take less
+        /// memory. For language models.
+        sequence: bool = false;
     }
 
     /// When ranks wait for each other, under strategies that do not take every step together.

@@ -9,6 +9,11 @@ impl Config {
         let Self { parallel, tensor, train, optim, codec, elastic, .. } = self;
         let Some(ranks) = parallel.tensor_ranks() else {
             relations.require(
+                !tensor.sequence,
+                "tensor.sequence",
+                "tensor.sequence says what ranks that share layers have of sequences: give parallel.tensor, the number of ranks".to_owned(),
+            );
+            relations.require(
                 tensor.plan.is_empty(),
                 "tensor.plan",
                 "tensor.plan says how layers are cut over ranks: give parallel.tensor, the number of ranks; 1 checks the plan on one rank"

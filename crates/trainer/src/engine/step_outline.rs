@@ -5,7 +5,7 @@ use std::sync::Arc;
 use phalanx_tensor::backend::Outlines;
 use phalanx_tensor::{
     ArithmeticCount, ComputeDevice, Context, GroupTraffic, Key, OutlineGroup, ProcessGroup, Session, Tape,
-    TensorRank, take_peak_recorded_bytes,
+    TensorGroup, TensorRank, take_peak_recorded_bytes,
 };
 
 use super::data::{Data, StepSamples};
@@ -92,13 +92,25 @@ fn outline_rank(
         recompute: precision::recompute(config),
         precision: config.train.precision,
         device,
-        tensor_group: group.clone().map(|group| group as Arc<dyn ProcessGroup>),
+        tensor_group: group.clone().map(|ranks| TensorGroup {
+            ranks,
+            splits_sequences: config.tensor.sequence,
+            overlaps: false,
+        }),
         arithmetic: arithmetic.clone(),
         ..Session::training(Arc::new(Context::new(1)), Key::new(config.train.seed))
     };
     let _ = take_peak_recorded_bytes();
+    let mut has_split = false;
     for phase in 0..built.training.phases().len() {
-        run_phase(&built, phase, &session, samples)?;
+        has_split |= run_phase(&built, phase, &session, samples)?;
+    }
+    if config.tensor.sequence && !has_split {
+        return Err(TrainError::Setup(
+            "tensor.sequence = true, and this training has no sequences that ranks could share: language models have, of as many tokens as \
+             ranks or more"
+                .to_owned(),
+        ));
     }
     let usage = outlines.usage();
     let bytes = |count: usize| count as u64;
@@ -112,15 +124,16 @@ fn outline_rank(
     })
 }
 
-/// Runs forward and backward of a phase on all micro-batches.
+/// Runs forward and backward of a phase on all micro-batches. Returns true if ranks had some positions of sequences.
 fn run_phase(
     built: &Built,
     phase: usize,
     session: &Session,
     samples: &StepSamples,
-) -> Result<(), TrainError> {
+) -> Result<bool, TrainError> {
     let phases = built.training.phases();
     let constants = phases[phase].constants(&built.networks);
+    let mut has_split = false;
     for micro_batch in samples.micro_batches.iter().filter(|micro_batch| !micro_batch.batch.is_empty()) {
         let others = micro_batch.ranks;
         let batch_group =
@@ -134,6 +147,7 @@ fn run_phase(
         let step = StepInput::new(&tape, &micro_batch.batch, samples.global_weight, 0, session.key);
         let loss = built.training.loss(phase, &step)?;
         tape.backward(&loss.value)?;
+        has_split |= tape.has_split_sequences();
     }
-    Ok(())
+    Ok(has_split)
 }

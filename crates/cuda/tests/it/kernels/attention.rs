@@ -52,7 +52,7 @@ fn reference(sizes: &AttentionSizes, extras: Extras, [q, k, v]: [&[f64]; 3], dy:
             lengths: extras.lengths.then_some(&ranges.lengths),
             starts: extras.starts.then_some(&ranges.starts),
         },
-        dropout: extras.dropout.map(|p| cpu::Dropout { key: hash(KEY), p, first_sample: 5, rows: None }),
+        dropout: extras.dropout.map(|p| cpu::Dropout { key: hash(KEY), p, first_sample: 5, part: None }),
         operands: cpu::AttentionOperands::Apart { q, k, v },
     };
     let context = cpu_context();
@@ -93,7 +93,7 @@ fn attends(gpu: &Gpu, draw: &mut Draw, sizes: AttentionSizes, extras: Extras, dt
     let inputs = AttentionInputs {
         sizes,
         mask: AttentionMask { lengths: lengths.as_ref(), starts: starts.as_ref() },
-        dropout: extras.dropout.map(|p| Dropout { key: KEY, p, first_sample: 5, rows: None }),
+        dropout: extras.dropout.map(|p| Dropout { key: KEY, p, first_sample: 5, part: None }),
         operands,
     };
     // Weights are rounded to the operands' type before the second product.

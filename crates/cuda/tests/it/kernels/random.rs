@@ -1,7 +1,7 @@
 //! Random numbers: those of the CPU's generator, for any part of a stream.
 
 use phalanx_cuda::ElementType;
-use phalanx_cuda::kernels::{Dropout, StreamKey, dropout, normal, uniform};
+use phalanx_cuda::kernels::{Dropout, SamplePart, StreamKey, dropout, normal, uniform};
 use phalanx_kernels as cpu;
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
@@ -99,16 +99,26 @@ fn dropout_keeps_the_elements_that_the_cpu_keeps() {
                 for (key, p) in [(KEYS[0], 0.3), (KEYS[1], 0.0), (KEYS[2], 0.9)] {
                     let (x, x_gpu) = draw.slice(gpu, dtype, samples * len);
                     let mut expected = vec![0.0; x.len()];
-                    let of = cpu::Dropout { key: hash(key), p, first_sample: 6, rows: None };
+                    let of = cpu::Dropout { key: hash(key), p, first_sample: 6, part: None };
                     cpu::dropout(&super::inputs::cpu(), of, samples, &x, &mut expected).expect("fits");
-                    let y = dropout(gpu, &x_gpu, samples, Dropout { key, p, first_sample: 6, rows: None })
+                    let y = dropout(gpu, &x_gpu, samples, Dropout { key, p, first_sample: 6, part: None })
                         .unwrap();
                     assert_close(gpu, "dropout", &y, &expected);
                 }
             }
         }
+        // Of runs of 30 elements 13, in samples of 40 runs.
+        let (first, own, all) = (7, 13, 30);
+        let (x, x_gpu) = draw.slice(gpu, ElementType::F32, 3 * 40 * own);
+        let mut expected = vec![0.0; x.len()];
+        let part = Some(cpu::SamplePart { first, own, all });
+        let of = cpu::Dropout { key: hash(KEYS[0]), p: 0.3, first_sample: 2, part };
+        cpu::dropout(&super::inputs::cpu(), of, 3, &x, &mut expected).expect("fits");
+        let part = Some(SamplePart { first, own, all });
+        let y = dropout(gpu, &x_gpu, 3, Dropout { key: KEYS[0], p: 0.3, first_sample: 2, part }).unwrap();
+        assert_close(gpu, "dropout of parts", &y, &expected);
         let x = gpu.zeros(ElementType::F32, 7).unwrap();
-        let of = Dropout { key: KEYS[0], p: 0.5, first_sample: 0, rows: None };
+        let of = Dropout { key: KEYS[0], p: 0.5, first_sample: 0, part: None };
         assert!(dropout(gpu, &x, 2, of).unwrap_err().to_string().contains("2 samples"));
     });
 }

@@ -31,6 +31,8 @@ pub(in crate::diffusion) struct ResnetBlock2D {
     norm2: GroupNorm,
     conv2: Conv2d,
     conv_shortcut: Option<Conv2d>,
+    /// The channels of the output.
+    channels: usize,
     dropout: f64,
 }
 
@@ -54,6 +56,7 @@ impl ResnetBlock2D {
             norm2: GroupNorm::new(&scope.pp("norm2"), groups, outputs, eps)?,
             conv2: conv(&scope.pp("conv2"), (outputs, outputs, 3), same, zero_init)?,
             conv_shortcut: (inputs != outputs).then(shortcut).transpose()?,
+            channels: outputs,
             dropout,
             name: scope.block_name().to_owned(),
         })
@@ -84,7 +87,8 @@ impl Block for ResnetBlock2D {
             hidden = ops::broadcast_add(tape, &hidden, &ops::reshape(tape, &time, (batch, channels, 1, 1))?)?;
         }
         hidden = ops::silu(tape, &self.norm2.forward(tape, &hidden)?)?;
-        hidden = self.conv2.forward(tape, &ops::dropout(tape, &hidden, self.dropout)?)?;
+        let hidden = ops::dropout_of_part(tape, &hidden, self.dropout, self.channels)?;
+        let hidden = self.conv2.forward(tape, &hidden)?;
         let shortcut = match &self.conv_shortcut {
             Some(conv) => conv.forward(tape, &x)?,
             None => x,

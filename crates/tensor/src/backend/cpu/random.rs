@@ -8,8 +8,8 @@ use crate::storage::{Contiguous, dispatch, stored, unwritten};
 use crate::{Context, Key, Result};
 
 /// Returns the dropout of the kernels.
-pub(super) fn dropout_of(Dropout { key, p, first_sample, rows }: Dropout) -> phalanx_kernels::Dropout {
-    phalanx_kernels::Dropout { key: key.hash(), p, first_sample, rows }
+pub(super) fn dropout_of(Dropout { key, p, first_sample, part }: Dropout) -> phalanx_kernels::Dropout {
+    phalanx_kernels::Dropout { key: key.hash(), p, first_sample, part }
 }
 
 impl Random for Context {

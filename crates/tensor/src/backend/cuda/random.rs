@@ -8,9 +8,9 @@ use crate::backend::{Array, Dropout, Random};
 use crate::{Key, Result};
 
 /// Returns the dropout of the kernels.
-pub(super) fn dropout_of(Dropout { key, p, first_sample, rows }: Dropout) -> kernels::Dropout {
-    let rows = rows.map(|rows| kernels::SampleRows { first: rows.first, all: rows.all });
-    kernels::Dropout { key: stream(key), p, first_sample, rows }
+pub(super) fn dropout_of(Dropout { key, p, first_sample, part }: Dropout) -> kernels::Dropout {
+    let part = part.map(|part| kernels::SamplePart { first: part.first, own: part.own, all: part.all });
+    kernels::Dropout { key: stream(key), p, first_sample, part }
 }
 
 fn stream(key: Key) -> StreamKey {

@@ -28,11 +28,9 @@ mod roster;
 mod traffic;
 mod world;
 
-use std::sync::Arc;
-
 use phalanx_collectives::Communicator;
-use phalanx_sharding::{ProcessMesh, Ranks, Strategy, single_rank_group};
-use phalanx_tensor::{ProcessGroup, TensorRank};
+use phalanx_sharding::{Overlap, ProcessMesh, Ranks, Strategy, single_rank_group};
+use phalanx_tensor::{TensorGroup, TensorRank};
 
 pub(in crate::engine) use batch_split::{BatchSplit, RankBatch};
 use control::ControlPlane;
@@ -50,6 +48,7 @@ pub use world::{World, in_one_process, invited_world, launcher_world, require_se
 
 use super::device::Device;
 use super::error::TrainError;
+use crate::config::Config;
 use phalanx_run::host_name;
 
 /// The other ranks; none, for the only rank.
@@ -135,10 +134,12 @@ impl Distributed {
     }
 
     /// The ranks that compute parts of the same layers; none if layers are not cut.
-    pub(in crate::engine) fn tensor_group(&self) -> Option<Arc<dyn ProcessGroup>> {
+    pub(in crate::engine) fn tensor_group(&self, config: &Config) -> Option<TensorGroup> {
         self.devices.cuts_layers().then(|| {
-            let group = self.devices.mesh().and_then(|mesh| mesh.group("tensor").ok());
-            group.unwrap_or_else(single_rank_group)
+            let ranks = self.devices.mesh().and_then(|mesh| mesh.group("tensor").ok());
+            let ranks = ranks.unwrap_or_else(single_rank_group);
+            let overlaps = config.train.overlap != Overlap::Never;
+            TensorGroup { ranks, splits_sequences: config.tensor.sequence, overlaps }
         })
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use phalanx_collectives::Clock;
 use phalanx_sharding::VirtualRanks;
-use phalanx_tensor::{ArithmeticCount, ComputeDevice, Context, Key, Listener, ProcessGroup, Session};
+use phalanx_tensor::{ArithmeticCount, ComputeDevice, Context, Key, Listener, Session, TensorGroup};
 
 use super::sample_kind::SampleKind;
 use super::state::TrainState;
@@ -25,7 +25,7 @@ pub(super) struct Environment<'a> {
     /// The device that holds arrays.
     pub(super) device: ComputeDevice,
     /// The ranks that compute parts of the same layers; none if layers are not cut.
-    pub(super) tensor_group: Option<Arc<dyn ProcessGroup>>,
+    pub(super) tensor_group: Option<TensorGroup>,
     /// The root of all random streams.
     pub(super) key: Key,
     /// Counts the arithmetic of steps.

@@ -61,9 +61,8 @@ pub fn rehearse(task: &Task, config: &Config) -> Result<(), TrainError> {
     weights::check_configured(config, &built, true)?;
     check_measure(config, &*built.training)?;
     check_range_test(config, &*built.training)?;
-    // A step without numbers tells cuts that do not fit.
-    if tensor.is_some() {
-        outline_step_of(task, config, &data)?;
+    match tensor {
+        Some(_) => outline_step_of(task, config, &data).map(drop),
+        None => Ok(()),
     }
-    Ok(())
 }
