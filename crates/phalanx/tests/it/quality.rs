@@ -95,7 +95,10 @@ fn judges_say_the_same_on_any_number_of_ranks_and_in_eval() {
     for other in &measured[1..] {
         for key in &judged {
             let [one, other] = [&measured[0], other].map(|line| line[*key].as_f64().expect("a number"));
-            assert!((one - other).abs() <= 0.02 * one.abs().max(0.05), "{key}: {one} {other}");
+            // Of 24 drawn pictures, which differ by rounding errors, one may look like another value.
+            let flips: f64 =
+                if key.starts_with("test_drawn_") && key.ends_with("_accuracy") { 1.5 / 24.0 } else { 0.0 };
+            assert!((one - other).abs() <= flips.max(0.02 * one.abs().max(0.05)), "{key}: {one} {other}");
         }
     }
     let real = |line: &Value| line["test_real_sharpness"].as_f64().expect("a number");

@@ -1,9 +1,12 @@
 //! Values on their way into and out of layers that are cut over ranks ([`Session::tensor_group`](crate::Session)).
 
-use super::collective::{all_gather, copy_to_group, gather_from_group, reduce_from_group, split_to_group};
-use crate::group::even_lens;
+use std::sync::Arc;
+
+use super::collective::{copy_to_group, gather_from_group, reduce_from_group, split_to_group};
+use super::rank_split::RankSplit;
+use crate::group::{ProcessGroup, even_lens};
 use crate::tape::{Placement, PlacementRule, Tape, Value};
-use crate::{Result, TensorError};
+use crate::{Context, Result, TensorError};
 
 /// The dimension of positions in sequences [N, T, C].
 pub(super) const POSITIONS: usize = 1;
@@ -15,10 +18,28 @@ pub(crate) fn copy_for_parts(tape: &Tape, x: &Value) -> Result<Value> {
     match (x.placement(), split_lens(tape, x)) {
         (Some(Placement::Same), _) => tape.copied_once(x, || copy_to_group(tape, x, group)),
         (Some(Placement::Shard { dim: POSITIONS }), Some(lens)) => {
-            tape.copied_once(x, || all_gather(tape, x, POSITIONS, &lens, group))
+            tape.copied_once(x, || gather_positions(tape, x, &lens, group))
         }
         _ => Ok(x.clone()),
     }
+}
+
+/// Gathers the positions of all ranks for ranks that compute different parts with them. Backward gathers them again rather than keep
+/// them, and leaves each rank the sum of the gradients of its positions.
+fn gather_positions(tape: &Tape, x: &Value, lens: &[usize], group: &Arc<dyn ProcessGroup>) -> Result<Value> {
+    const OP: &str = "gather_sequence";
+    let split = RankSplit::of_part(OP, &**group, x.dims(), POSITIONS, lens)?;
+    let part = x.part()?;
+    let output = split.gathered(tape.context(), &**group, &part, part.dtype())?;
+    let (again, ranks, part) = (split.clone(), group.clone(), x.save());
+    let compute = move |context: &Context| {
+        let part = part.array()?;
+        again.gathered(context, &*ranks, &part, part.dtype())
+    };
+    let (op, group) = ((OP, PlacementRule::Own(Placement::Copied)), group.clone());
+    tape.push_remade(op, &[x], output, compute, move |tape, grad, grads| {
+        grads.add(0, split.scattered(tape.context(), &*group, grad)?)
+    })
 }
 
 /// The positions that each rank has of sequences [N, T, C] between layers; `None` if ranks have all.

@@ -8,6 +8,7 @@ use crate::storage::wide;
 use crate::{Context, Result, TensorError};
 
 /// The split of a tensor over the ranks of a group along one dimension.
+#[derive(Clone)]
 pub(super) struct RankSplit {
     op: &'static str,
     dim: usize,
