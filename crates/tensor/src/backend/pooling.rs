@@ -5,6 +5,16 @@ use crate::Result;
 
 pub use phalanx_kernels::Pool2dShape;
 
+/// The sizes of the result of pooling.
+pub(super) fn output_dims(shape: &Pool2dShape) -> Vec<usize> {
+    vec![shape.batch, shape.channels, shape.out_height(), shape.out_width()]
+}
+
+/// The sizes of the input of pooling.
+pub(super) fn input_dims(shape: &Pool2dShape) -> Vec<usize> {
+    vec![shape.batch, shape.channels, shape.height, shape.width]
+}
+
 /// Pooling on a back end. Gradients of elements of 16 bits are f32.
 pub trait Pooling {
     /// Returns the largest element of every window, and its position for backward: u32, of the same shape.

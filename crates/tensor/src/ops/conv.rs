@@ -58,10 +58,12 @@ pub fn conv2d(
             conv2d_by(tape, PlacementRule::Own(is.along(1)), x, (weight, bias), options)
         }
         Some(Placement::Shard { dim: 0 }) => {
-            let rule = PlacementRule::Own(Placement::Shard { dim: 1 });
-            conv2d_by(tape, rule, &copy_for_parts(tape, x)?, (weight, bias), options)
+            let (rule, x) = (PlacementRule::Own(Placement::Shard { dim: 1 }), &copy_for_parts(tape, x)?);
+            check_channels(x, (weight, bias), options.groups)?;
+            conv2d_by(tape, rule, x, (weight, bias), options)
         }
         Some(Placement::Shard { dim: 1 }) => {
+            check_channels(x, (weight, None), options.groups)?;
             let part = conv2d_by(tape, PlacementRule::Own(Placement::Partial), x, (weight, None), options)?;
             let sum = sum_of_parts(tape, &part)?;
             let Some(bias) = bias else { return Ok(sum) };
@@ -104,11 +106,6 @@ fn check_channels(x: &Value, (weight, bias): (&Value, Option<&Value>), groups: u
     };
     let bias = bias.and_then(Value::placement);
     match (weight.placement(), x.placement()) {
-        (Some(Placement::Shard { dim: 0 }), _)
-            if groups == weight.dims()[0] && weight.dims()[1] == 1 && groups > 1 =>
-        {
-            Ok(())
-        }
         (Some(Placement::Shard { .. }), _) if groups != 1 => wrong("channels in groups are not cut"),
         (Some(Placement::Shard { dim: 0 }), _)
             if bias.is_some_and(|is| is != Placement::Shard { dim: 0 }) =>
@@ -131,7 +128,6 @@ fn conv2d_by(
     (weight, bias): (&Value, Option<&Value>),
     options: Conv2dOptions,
 ) -> Result<Value> {
-    check_channels(x, (weight, bias), options.groups)?;
     let shape = shape_of(x, weight, bias, options)?;
     let out_channels = shape.out_channels;
     let (x_t, w_t) = (x.part()?.contiguous()?, weight.part()?.contiguous()?);

@@ -1,8 +1,7 @@
 //! Pooling and nearest-neighbour up-sampling, with exact gradients at any kernel, stride, padding and size.
 
-use super::cut::moved;
 use crate::backend::Pool2dShape;
-use crate::tape::{Op, PlacementRule, Tape, Value};
+use crate::tape::{Op, Placement, PlacementRule, Tape, Value};
 use crate::{Result, TensorError};
 
 /// A pooling window, each size as [height, width].
@@ -42,7 +41,7 @@ pub fn max_pool2d(tape: &Tape, x: &Value, options: PoolOptions) -> Result<Value>
     let shape = pool_shape(OP, x, options)?;
     let input = x.part()?.contiguous()?;
     let (output, positions) = input.backend(tape.context()).max_pool2d(&shape, &input)?;
-    tape.push_by(by_channels(OP, x)?, Op::MaxPool2d(shape), &[x], output, move |tape, grad, grads| {
+    tape.push_by(by_channels(x), Op::MaxPool2d(shape), &[x], output, move |tape, grad, grads| {
         let grad = grad.contiguous()?;
         grads.add(0, grad.backend(tape.context()).max_pool2d_backward(&shape, &grad, &positions)?)
     })
@@ -59,7 +58,7 @@ pub fn avg_pool2d(tape: &Tape, x: &Value, options: PoolOptions, count_include_pa
     let input = x.part()?.contiguous()?;
     let output = input.backend(tape.context()).avg_pool2d(&shape, count_include_pad, &input)?;
     tape.push_by(
-        by_channels(OP, x)?,
+        by_channels(x),
         Op::AvgPool2d { shape, count_include_pad },
         &[x],
         output,
@@ -70,9 +69,13 @@ pub fn avg_pool2d(tape: &Tape, x: &Value, options: PoolOptions, count_include_pa
     )
 }
 
-/// Returns the rule for placements: channels do not depend on each other, so ranks may have some of them.
-fn by_channels(op: &'static str, x: &Value) -> Result<PlacementRule> {
-    moved(op, x, |dim| (dim == 1).then_some(dim))
+/// Returns the rule for placements: channels do not depend on each other, so ranks may have some of them. The largest of parts of sums
+/// is not a part of the largest sum.
+fn by_channels(x: &Value) -> PlacementRule {
+    match x.placement() {
+        Some(is @ Placement::Shard { dim: 1 }) => PlacementRule::Own(is),
+        _ => PlacementRule::Whole,
+    }
 }
 
 /// Averages over height and width: [N, C, H, W] to [N, C].
@@ -110,14 +113,42 @@ pub fn upsample_nearest2d(tape: &Tape, x: &Value, factor: usize) -> Result<Value
     let dims = [batch, channels, height, width];
     let input = x.part()?.contiguous()?;
     let output = input.backend(tape.context()).upsample_nearest2d(dims, factor, &input)?;
-    tape.push_by(
-        by_channels(OP, x)?,
-        Op::UpsampleNearest2d(factor),
-        &[x],
-        output,
-        move |tape, grad, grads| {
-            let grad = grad.contiguous()?;
-            grads.add(0, grad.backend(tape.context()).upsample_nearest2d_backward(dims, factor, &grad)?)
-        },
-    )
+    tape.push_by(by_channels(x), Op::UpsampleNearest2d(factor), &[x], output, move |tape, grad, grads| {
+        let grad = grad.contiguous()?;
+        grads.add(0, grad.backend(tape.context()).upsample_nearest2d_backward(dims, factor, &grad)?)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use candle_core::{DType, Device, Tensor};
+
+    use super::*;
+    use crate::{Context, Key, OutlineGroup, ProcessGroup, Session};
+
+    #[test]
+    fn ranks_may_have_some_channels_and_no_parts_of_sums() {
+        let ranks: Arc<dyn ProcessGroup> = Arc::new(OutlineGroup::new(0, 2));
+        let session = Session::training(Arc::new(Context::new(1)), Key::new(0));
+        let tape = Tape::recording(Session { tensor_group: Some(ranks.into()), ..session });
+        let images = Tensor::zeros((1, 2, 4, 4), DType::F32, &Device::Cpu).expect("small");
+        let pool = |placement| {
+            let x = Value::constant(&images).placed(Some(placement));
+            let options = PoolOptions::new(2, 2, 0);
+            [
+                max_pool2d(&tape, &x, options),
+                avg_pool2d(&tape, &x, options, true),
+                upsample_nearest2d(&tape, &x, 2),
+            ]
+        };
+        let channels = Placement::Shard { dim: 1 };
+        for pooled in pool(channels) {
+            assert_eq!(pooled.expect("each channel by itself").placement(), Some(channels));
+        }
+        for placement in [Placement::Partial, Placement::Shard { dim: 2 }] {
+            assert!(pool(placement).iter().all(Result::is_err), "{placement}");
+        }
+    }
 }

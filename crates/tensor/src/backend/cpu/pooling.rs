@@ -6,17 +6,10 @@ use phalanx_kernels::{
     upsample_nearest2d_backward, upsample_nearest2d_forward,
 };
 
+use crate::backend::pooling::{input_dims, output_dims};
 use crate::backend::{Array, Pool2dShape, Pooling};
 use crate::storage::{Contiguous, Indices, dispatch, stored, tensor_from, unwritten};
 use crate::{Context, Result};
-
-fn output_dims(shape: &Pool2dShape) -> Vec<usize> {
-    vec![shape.batch, shape.channels, shape.out_height(), shape.out_width()]
-}
-
-fn input_dims(shape: &Pool2dShape) -> Vec<usize> {
-    vec![shape.batch, shape.channels, shape.height, shape.width]
-}
 
 impl Pooling for Context {
     fn max_pool2d(&self, shape: &Pool2dShape, x: &Array) -> Result<(Array, Array)> {

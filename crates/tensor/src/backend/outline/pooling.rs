@@ -4,16 +4,9 @@ use candle_core::DType;
 
 use super::Outlines;
 use crate::Result;
+use crate::backend::pooling::{input_dims, output_dims};
 use crate::backend::{Array, Pool2dShape, Pooling};
 use crate::storage::wide;
-
-fn output_dims(shape: &Pool2dShape) -> Vec<usize> {
-    vec![shape.batch, shape.channels, shape.out_height(), shape.out_width()]
-}
-
-fn input_dims(shape: &Pool2dShape) -> Vec<usize> {
-    vec![shape.batch, shape.channels, shape.height, shape.width]
-}
 
 impl Pooling for Outlines {
     fn max_pool2d(&self, shape: &Pool2dShape, x: &Array) -> Result<(Array, Array)> {
