@@ -40,8 +40,8 @@ pub struct Options {
 /// Overlap of communication and computing, by a thread of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Overlap {
-    /// Always, except where parameters are sharded among ranks of one host whose cores all compute. There communication
-    /// takes time of the same cores: it would not be hidden, and would hold more memory.
+    /// Always, except where parameters are sharded among ranks of one host whose cores all compute, or those ranks share layers. There
+    /// communication takes time of the same cores: it would not be hidden, and would hold more memory.
     #[default]
     Auto,
     /// Always.
@@ -74,13 +74,17 @@ impl Overlap {
     /// All choices.
     pub const ALL: &'static [Self] = &[Self::Auto, Self::Always, Self::Never];
 
-    /// Decides for all ranks alike, given whether parameters are gathered. Every rank calls this at the same place.
-    pub(crate) fn decide(self, comm: &Communicator, gathers: bool, threads: usize) -> Result<bool> {
+    /// Decides for all ranks alike, given whether each rank waits for others in the middle of a pass, as where parameters are gathered, on
+    /// cores that compute. Every rank calls this at the same place.
+    ///
+    /// # Errors
+    /// Errors of the transport.
+    pub fn decide(self, comm: &Communicator, waits: bool, threads: usize) -> Result<bool> {
         let one_host = comm.hosts().windows(2).all(|pair| pair[0] == pair[1]);
         match self {
             Self::Always => Ok(true),
             Self::Never => Ok(false),
-            Self::Auto if !one_host || !gathers => Ok(true),
+            Self::Auto if !one_host || !waits => Ok(true),
             Self::Auto => {
                 let cores = std::thread::available_parallelism().map_or(1, usize::from);
                 // Ranks may be bound to cores one by one, so all are asked.

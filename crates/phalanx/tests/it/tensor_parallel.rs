@@ -56,6 +56,7 @@ fn ranks_that_share_layers_follow_one_rank() {
         ("eight-shards", 8, "hsdp", "parallel.replicate=2 parallel.shard=2 parallel.tensor=2"),
         ("again", 2, "ddp", "parallel.tensor=2 train.recompute=1 train.accumulate=2 train.check_replicas=2"),
         ("waiting", 2, "ddp", "parallel.tensor=2 train.overlap=never"),
+        ("under-way", 2, "ddp", "parallel.tensor=2 train.overlap=always train.offload=parameters"),
         ("sequence", 2, "ddp", "parallel.tensor=2 tensor.sequence=true"),
         ("uneven-sequence", 3, "ddp", "parallel.tensor=3 tensor.sequence=true train.check_replicas=2"),
         (
@@ -73,8 +74,9 @@ fn ranks_that_share_layers_follow_one_rank() {
     for name in ["dp", "zero1", "zero2", "fsdp", "hsdp"] {
         assert!(contents(&checkpoint(&place.path(name), 5)) == expected, "{name}: the checkpoints differ");
     }
-    let [two, waiting] = ["two", "waiting"].map(|name| contents(&checkpoint(&place.path(name), 5)));
-    assert!(two == waiting, "sums that are under way while products are computed have other bits");
+    let [under_way, waiting] =
+        ["under-way", "waiting"].map(|name| contents(&checkpoint(&place.path(name), 5)));
+    assert!(under_way == waiting, "sums that are under way while products are computed have other bits");
 }
 
 #[test]

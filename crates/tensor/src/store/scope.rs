@@ -25,6 +25,15 @@ pub(super) struct Registry {
     pub(super) adapted: Vec<AdaptedLayer>,
 }
 
+/// The part that a rank has of a parameter or a buffer.
+struct OwnPart {
+    shape: Shape,
+    /// None if it is all.
+    portion: Option<Arc<Portion>>,
+    /// True if this rank counts it.
+    counts: bool,
+}
+
 /// A place in the tree of names where a layer registers its parameters.
 #[derive(Debug, Clone)]
 pub struct Scope {
@@ -165,16 +174,21 @@ impl Scope {
         let is_frozen_by_rule = is_frozen || is_replaced;
         let block = self.block.clone();
         let rate = self.rules.rate(&name, &block);
-        let layout = self.layout.as_ref();
-        let place = layout.map_or(Ok(ParamPlace::default()), |layout| layout.place(&name, &shape))?;
-        let ParamPlace { portion, counts } = place;
-        let portion = portion.map(Arc::new);
-        let shape = portion.as_ref().map_or(shape, |portion| portion.shape());
+        let OwnPart { shape, portion, counts } = self.own_part(&name, shape)?;
         let spec =
             ParamSpec { name, block, shape, portion, counts, trained, is_frozen_by_rule, rate, kind, init };
         let param = Param::new(spec);
         registry.params.push(param.clone());
         Ok(param)
+    }
+
+    /// Returns what this rank has of a parameter or a buffer of shape `whole`.
+    fn own_part(&self, name: &str, whole: Shape) -> Result<OwnPart> {
+        let layout = self.layout.as_ref();
+        let place = layout.map_or(Ok(ParamPlace::default()), |layout| layout.place(name, &whole))?;
+        let portion = place.portion.map(Arc::new);
+        let shape = portion.as_ref().map_or(whole, |portion| portion.shape());
+        Ok(OwnPart { shape, portion, counts: place.counts })
     }
 
     /// Registers a buffer of the store's element type, filled with `value`.
@@ -205,10 +219,7 @@ impl Scope {
     /// Registers a buffer with the portion that a rank has of its whole shape.
     fn register_buffer(&self, name: &str, (whole, value): (Shape, f64), is_shared: bool) -> Result<Buffer> {
         let name = self.full(name);
-        let layout = self.layout.as_ref();
-        let place = layout.map_or(Ok(ParamPlace::default()), |layout| layout.place(&name, &whole))?;
-        let portion = place.portion.map(Arc::new);
-        let shape = portion.as_ref().map_or(whole, |portion| portion.shape());
+        let OwnPart { shape, portion, .. } = self.own_part(&name, whole)?;
         let value = Tensor::full(value, shape, &Device::Cpu)?.to_dtype(self.dtype)?;
         self.add_buffer(name, self.device.put(&value)?, portion, is_shared)
     }

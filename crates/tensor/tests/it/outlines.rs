@@ -93,6 +93,9 @@ fn numbers_of_the_host_are_kept_and_no_others_can_be_read() {
         turned.to_host().and_then(|part| Ok(part.to_vec1::<u32>()?)).expect("u32"),
         [1, 4, 2, 5, 3, 6]
     );
+    let part = put.view(0, 3).expect("there");
+    backend.zero(&part).expect("writes");
+    assert!(matches!(put.to_host(), Err(TensorError::NoNumbers { .. })), "it was written to");
     let made = Value::constant(device.full(1.0, (2, 3), DType::F32).expect("makes"));
     assert!(matches!(made.to_host(), Err(TensorError::NoNumbers { .. })));
     assert!(matches!(made.array().expect("whole").number(), Err(TensorError::NoNumbers { .. })));

@@ -1,7 +1,7 @@
 //! The simulated network of the section `[comm]`.
 
 use phalanx_collectives::{Clock, CommError, CostModel, SimulatedLink};
-use phalanx_sharding::CodecKind;
+use phalanx_sharding::{CodecKind, Overlap};
 
 use super::keys::{CommConfig, Config, DeviceKind, Offload};
 use super::validate::Relations;
@@ -50,6 +50,15 @@ impl CommConfig {
 }
 
 impl Config {
+    /// The overlap of communication with computation. Transfers on a simulated link take no CPU time, so they always overlap unless
+    /// that is refused.
+    pub fn overlap(&self) -> Overlap {
+        match self.train.overlap {
+            Overlap::Auto if !self.comm.link.is_empty() => Overlap::Always,
+            overlap => overlap,
+        }
+    }
+
     /// Bytes of a step's images over all ranks, as a leader scatters them: three channels of f32, without captions and classes.
     pub fn scattered_bytes(&self) -> u64 {
         let side = self.model.image_size as u64;

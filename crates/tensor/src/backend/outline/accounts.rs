@@ -1,5 +1,6 @@
 //! The account of the memory that arrays would have.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::backend::accounts::{MemoryKind, counted_kind};
@@ -30,16 +31,11 @@ impl Accounts {
         *self.lock()
     }
 
-    pub(super) fn begin_peak(&self) {
-        let mut usage = self.lock();
-        usage.peak_activations = usage.activations;
-    }
-
     /// Counts memory until it is dropped.
     pub(super) fn hold(self: &Arc<Self>, bytes: usize) -> Arc<OutlineMemory> {
         let kind = counted_kind();
         self.lock().add(kind, bytes);
-        Arc::new(OutlineMemory { bytes, kind, accounts: self.clone() })
+        Arc::new(OutlineMemory { bytes, kind, is_written: AtomicBool::new(false), accounts: self.clone() })
     }
 }
 
@@ -64,7 +60,20 @@ impl OutlineUsage {
 pub(super) struct OutlineMemory {
     bytes: usize,
     kind: Option<MemoryKind>,
+    /// True if the numbers that were copied here are others now.
+    is_written: AtomicBool,
     accounts: Arc<Accounts>,
+}
+
+impl OutlineMemory {
+    /// Notes that numbers have changed.
+    pub(super) fn write(&self) {
+        self.is_written.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_written(&self) -> bool {
+        self.is_written.load(Ordering::Relaxed)
+    }
 }
 
 impl Drop for OutlineMemory {

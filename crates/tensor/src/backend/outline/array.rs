@@ -32,7 +32,12 @@ impl OutlineArray {
 
     /// The numbers, if they are known.
     pub(super) fn numbers(&self) -> Option<&Tensor> {
-        self.numbers.as_ref()
+        self.numbers.as_ref().filter(|_| !self.memory.is_written())
+    }
+
+    /// Notes that the numbers are overwritten, also those of views.
+    pub(super) fn write(&self) {
+        self.memory.write();
     }
 
     /// Returns an array of another shape in the same memory.
@@ -63,7 +68,7 @@ impl DeviceArray for OutlineArray {
         let part = |numbers: &Tensor| {
             numbers.flatten_all()?.narrow(0, start, shape.elem_count())?.reshape(shape.clone())
         };
-        let numbers = self.numbers.as_ref().map(part).transpose()?;
+        let numbers = self.numbers().map(part).transpose()?;
         Ok(self.in_same_memory(shape.clone(), numbers))
     }
 

@@ -15,6 +15,14 @@ impl Outlines {
         }
     }
 
+    /// Notes that an array is overwritten.
+    pub(super) fn overwrite(&self, op: &'static str, to: &Array) -> Result<()> {
+        if let Some(own) = self.own(op, to)? {
+            own.write();
+        }
+        Ok(())
+    }
+
     /// A copy that fails when it is waited for.
     fn never(op: &'static str) -> Download {
         Download::pending(move || Err(TensorError::NoNumbers { op }))
@@ -43,6 +51,7 @@ impl Transfers for Outlines {
 
     fn begin_upload(&self, to: &Array, elements: &Tensor) -> Result<Upload> {
         expect_len("move in", to, elements.elem_count())?;
+        self.overwrite("move in", to)?;
         Ok(Upload::ready())
     }
 
@@ -67,16 +76,18 @@ impl Memory for Outlines {
         Ok(())
     }
 
-    fn zero(&self, _: &Array) -> Result<()> {
-        Ok(())
+    fn zero(&self, to: &Array) -> Result<()> {
+        self.overwrite("zero", to)
     }
 
     fn copy(&self, to: &Array, from: &Array) -> Result<()> {
-        expect_equal("copy", to, &[from])
+        expect_equal("copy", to, &[from])?;
+        self.overwrite("copy", to)
     }
 
     fn accumulate(&self, to: &Array, addend: &Array) -> Result<()> {
-        expect_equal("accumulate", to, &[addend])
+        expect_equal("accumulate", to, &[addend])?;
+        self.overwrite("accumulate", to)
     }
 
     fn cast(&self, array: &Array, dtype: DType) -> Result<Array> {

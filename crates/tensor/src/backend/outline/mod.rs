@@ -1,8 +1,8 @@
 //! Arrays without numbers: a pass over them finds shapes, types, memory and placements, and computes nothing.
 //!
-//! A model on the device [`Outlines::device`] runs as on any other device. Shapes that do not match are errors, memory is
-//! counted, and an [`OutlineGroup`](crate::OutlineGroup) plays the other ranks, so that one process checks the layers of any rank of any mesh. An
-//! array that was copied from the host keeps its numbers, such as labels and settings; reading any other is an error.
+//! A model on the device [`Outlines::device`] runs as on any other device. Shapes that do not match are errors, memory is counted, and an
+//! [`OutlineGroup`](crate::OutlineGroup) plays the other ranks, so that one process checks the layers of any rank of any mesh. An array
+//! that was copied from the host keeps its numbers until it is written to, such as labels and settings; reading any other is an error.
 
 mod accounts;
 mod array;
@@ -53,11 +53,6 @@ impl Outlines {
     /// The memory that arrays would have now, and had at most.
     pub fn usage(&self) -> OutlineUsage {
         self.0.usage()
-    }
-
-    /// Forgets peaks: they count from now on.
-    pub fn begin_peak(&self) {
-        self.0.begin_peak();
     }
 
     /// Makes an array in memory of its own.

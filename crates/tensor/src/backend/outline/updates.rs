@@ -39,8 +39,8 @@ impl Updates for Outlines {
         Ok(self.array((), DType::F64))
     }
 
-    fn scale_by(&self, _: &Array, _: &Array) -> Result<()> {
-        Ok(())
+    fn scale_by(&self, to: &Array, _: &Array) -> Result<()> {
+        self.overwrite("scale", to)
     }
 
     fn clip_factor(&self, _: &Array, _: f64) -> Result<Array> {

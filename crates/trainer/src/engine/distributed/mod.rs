@@ -29,7 +29,7 @@ mod traffic;
 mod world;
 
 use phalanx_collectives::Communicator;
-use phalanx_sharding::{Overlap, ProcessMesh, Ranks, Strategy, single_rank_group};
+use phalanx_sharding::{ProcessMesh, Ranks, Strategy, single_rank_group};
 use phalanx_tensor::{TensorGroup, TensorRank};
 
 pub(in crate::engine) use batch_split::{BatchSplit, RankBatch};
@@ -134,13 +134,25 @@ impl Distributed {
     }
 
     /// The ranks that compute parts of the same layers; none if layers are not cut.
-    pub(in crate::engine) fn tensor_group(&self, config: &Config) -> Option<TensorGroup> {
-        self.devices.cuts_layers().then(|| {
-            let ranks = self.devices.mesh().and_then(|mesh| mesh.group("tensor").ok());
-            let ranks = ranks.unwrap_or_else(single_rank_group);
-            let overlaps = config.train.overlap != Overlap::Never;
-            TensorGroup { ranks, splits_sequences: config.tensor.sequence, overlaps }
-        })
+    /// All ranks call this together.
+    pub(in crate::engine) fn tensor_group(
+        &self,
+        config: &Config,
+        threads: usize,
+    ) -> Result<Option<TensorGroup>, TrainError> {
+        if !self.devices.cuts_layers() {
+            return Ok(None);
+        }
+        let splits_sequences = config.tensor.sequence;
+        let mesh = self.devices.mesh();
+        let Some((comm, ranks)) =
+            mesh.and_then(|mesh| mesh.axis("tensor").ok().zip(mesh.group("tensor").ok()))
+        else {
+            let alone = TensorGroup::from(single_rank_group());
+            return Ok(Some(TensorGroup { splits_sequences, ..alone }));
+        };
+        let overlaps = config.overlap().decide(comm, self.device().compute().is_host(), threads)?;
+        Ok(Some(TensorGroup { ranks, splits_sequences, overlaps }))
     }
 
     /// The ranks whose losses add up to the loss of a batch, by data rank.

@@ -74,11 +74,7 @@ impl Network {
         threads: usize,
         catch_up: Option<CatchUp>,
     ) -> Result<(), TrainError> {
-        // Transfers on a simulated link take no CPU time, so they always overlap.
-        let overlap = match config.train.overlap {
-            Overlap::Auto if !config.comm.link.is_empty() => Overlap::Always,
-            overlap => overlap,
-        };
+        let overlap = config.overlap();
         let ahead = Options {
             prefetch: config.train.prefetch,
             gathered_bytes: mib(config.train.gathered_mib),

@@ -20,7 +20,7 @@ use crate::engine::distributed::{AgreedAction, Distributed, Network};
 use crate::engine::generative_metrics::GenerativeMetrics;
 use crate::engine::observer::{Observer, ScaledRate, Started, StartedRanks, StepRange};
 use crate::engine::peak::PeakRate;
-use crate::engine::step_outline::{outline_step, outline_step_of};
+use crate::engine::step_outline::check_cuts;
 use crate::engine::training::{ImageSource, Notices, Task};
 use crate::engine::{TrainError, optimize, precision};
 use phalanx_run::{NextCommands, RunFolder, Summary};
@@ -92,24 +92,22 @@ impl<'a> Parts<'a> {
         };
         let (key, arithmetic) = (Key::new(config.train.seed), ArithmeticCount::default());
         let notices = Notices::default();
+        let tensor_group = distributed.tensor_group(config, context.threads())?;
         let env = Environment {
             folder,
             config,
             plan,
             context,
             device,
-            tensor_group: distributed.tensor_group(config),
+            tensor_group,
             key,
             arithmetic,
             peak,
             notices,
         };
         if distributed.rank() == 0 && env.tensor_group.is_some() {
-            // A step without numbers tells cuts that do not fit. Batches for a device are not for outlines.
-            match env.device.is_host() {
-                true => outline_step_of(task, config, &data)?,
-                false => outline_step(task, config)?,
-            };
+            // Batches for a device are not for outlines.
+            check_cuts(task, config, env.device.is_host().then_some(&data))?;
         }
         let state = env.build_state(task, data.num_classes(), distributed)?;
         check_measure(config, &*state.training)?;

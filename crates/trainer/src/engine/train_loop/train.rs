@@ -12,7 +12,7 @@ use crate::config::{Config, Resolved};
 use crate::engine::data::Data;
 use crate::engine::distributed::{Distributed, World};
 use crate::engine::observer::Observer;
-use crate::engine::step_outline::outline_step_of;
+use crate::engine::step_outline::check_cuts;
 use crate::engine::training::{BuildTarget, Task, Weights};
 use crate::engine::{TrainError, weights};
 
@@ -62,7 +62,7 @@ pub fn rehearse(task: &Task, config: &Config) -> Result<(), TrainError> {
     check_measure(config, &*built.training)?;
     check_range_test(config, &*built.training)?;
     match tensor {
-        Some(_) => outline_step_of(task, config, &data).map(drop),
+        Some(_) => check_cuts(task, config, Some(&data)),
         None => Ok(()),
     }
 }
