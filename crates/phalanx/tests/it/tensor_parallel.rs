@@ -4,7 +4,7 @@ use std::path::Path;
 
 use phalanx_trainer::config::Resolved;
 
-use crate::harness::engine::{Recorder, run_in, words};
+use crate::harness::engine::{Recorder, run_in, try_train, words};
 use crate::harness::results::{checkpoint, contents, json};
 use crate::harness::{Place, side_by_side};
 
@@ -50,6 +50,12 @@ fn ranks_that_share_layers_follow_one_rank() {
         ("zero2", 4, "zero2", "parallel.tensor=2"),
         ("fsdp", 4, "fsdp", "parallel.shard=2 parallel.tensor=2"),
         ("hsdp", 4, "hsdp", "parallel.replicate=2 parallel.shard=1 parallel.tensor=2"),
+        (
+            "uneven-shards",
+            6,
+            "fsdp",
+            "parallel.shard=2 parallel.tensor=3 model.heads=6 train.check_replicas=1",
+        ),
         ("six", 6, "zero2", "parallel.tensor=3"),
         ("six-shards", 6, "fsdp", "parallel.shard=3 parallel.tensor=2"),
         ("eight", 8, "ddp", "parallel.tensor=4"),
@@ -104,6 +110,52 @@ fn checkpoints_go_from_any_mesh_to_any_other() {
         found.extend(curve(&folder, &resolved(ranks, strategy, until, further)));
         assert_near(further, &found, &one[..until as usize]);
     }
+}
+
+/// Codecs encode what ranks with other samples exchange: whole parameters stay equal on ranks that share layers, errors that codecs keep
+/// are those of portions, and runs go on to the bit.
+#[test]
+fn codecs_go_with_cut_layers() {
+    let place = Place::new();
+    let one = curve(&place.path("one"), &resolved(1, "ddp", 4, "model.heads=3"));
+    let two = "parallel.tensor=2 model.heads=3 train.check_replicas=1 codec.when=always codec.density=0.2 codec.chunk=24";
+    let subjects = [
+        ("ddp", "codec.kind=topk"),
+        ("zero2", "codec.kind=qsgd"),
+        ("ddp", "codec.kind=powersgd"),
+        ("fsdp", "codec.kind=int8 codec.weights=int8"),
+        ("zero1", "codec.kind=randomk"),
+        ("ddp", "codec.kind=sign codec.when=auto"),
+        ("hsdp", "codec.kind=topk-int8"),
+        ("ddp", "codec.kind=dgc optim.kind=sgd optim.momentum=0"),
+    ];
+    side_by_side(subjects, |(strategy, codec)| {
+        let groups = if strategy == "hsdp" { "parallel.replicate=2 parallel.shard=1" } else { "" };
+        let resolved = |steps: u64| resolved(4, strategy, steps, &format!("{two} {groups} {codec}"));
+        let [whole, parts] = ["whole", "parts"].map(|name| place.path(&format!("{strategy}-{codec}-{name}")));
+        let found = curve(&whole, &resolved(4));
+        // The first loss is of initial values, which codecs of parameters round.
+        let allowed = if codec.contains("weights") { 1e-4 } else { 1e-5 };
+        let (first, expected) = (found[0][0], one[0][0]);
+        assert!((first - expected).abs() <= allowed * expected, "{codec}: {first}, not {expected}");
+        if codec.contains("auto") {
+            // What is measured decides.
+            return;
+        }
+        let mut resumed = curve(&parts, &resolved(2));
+        resumed.extend(curve(&parts, &resolved(4)));
+        assert_eq!(resumed, found, "{codec}");
+        let [whole, parts] = [whole, parts].map(|run| contents(&checkpoint(&run, 4)));
+        assert!(whole == parts, "{codec}: a run that goes on has another checkpoint");
+        // All but int8 keep errors, or the number of a step.
+        let keeps = whole.keys().any(|name| name.starts_with("codec-00001-of-00002-tensor-00001-of-00002"));
+        assert_eq!(keeps, !codec.contains("weights"), "{codec}");
+    });
+    // Errors that codecs keep cannot go to another mesh.
+    let other = resolved(2, "ddp", 6, "parallel.tensor=2 model.heads=3 codec.kind=topk codec.density=0.2");
+    let whole = run_in(&place.path("ddp-codec.kind=topk-whole"));
+    let told = try_train(&whole, &other, Box::new(Recorder::of_steps(|_| ()))).expect_err("another mesh");
+    assert!(told.contains("resume with as many ranks, not with 2 of which 2 share layers each"), "{told}");
 }
 
 /// Fails unless the tensors of these kinds of two checkpoints are near each other.
@@ -205,7 +257,6 @@ fn settings_that_do_not_go_with_cut_layers_are_refused() {
         ("train.logical_ranks=2", "logical ranks are parts of the data on one rank each"),
         ("elastic.min=1", "a rank that leaves takes its portions of the layers along"),
         ("optim.kind=muon", "it turns whole matrices"),
-        ("codec.kind=topk", "checkpoints do not have the state of codecs by portions yet"),
     ] {
         let error = refused(further);
         assert!(error.contains("parallel.tensor = 2 does not go with") && error.contains(told), "{error}");

@@ -10,8 +10,8 @@ use phalanx_tensor::{ParamBucket, ParamStore};
 use super::DataParallel;
 use super::combinations::Combination;
 use super::reduction::{
-    BucketReduction, CodecReduction, ExactReduction, Reducer, RoundedReduction, SingleRankReduction,
-    VirtualSum,
+    BucketReduction, CodecLinks, CodecReduction, ExactReduction, Reducer, RoundedReduction,
+    SingleRankReduction, VirtualSum,
 };
 use super::weights::WeightGather;
 use crate::consensus::check_same_model;
@@ -30,12 +30,14 @@ struct Links<'m> {
     shards: &'m Communicator,
     /// The ranks that hold the same shards in other groups, if there are groups.
     replicas: Option<&'m Communicator>,
+    /// The ranks that hold the other parts of the model for the same samples, if layers are cut.
+    model: Option<&'m Communicator>,
 }
 
 impl<'m> Links<'m> {
     fn of(mesh: &'m ProcessMesh, strategy: &Strategy) -> Result<Self> {
         let (shards, replicas) = mesh.sharding(strategy.data)?;
-        Ok(Self { all: mesh.batch().clone(), shards, replicas })
+        Ok(Self { all: mesh.batch().clone(), shards, replicas, model: mesh.model() })
     }
 }
 
@@ -126,8 +128,10 @@ fn reduction(
 ) -> Result<Reducer> {
     let gradients = strategy.layout.gradients;
     let rounded = if overlapping.on_host { None } else { RoundedReduction::dtype_of(options)? };
-    // One rank has nothing to send, and its device no means to.
-    let encodes = overlapping.on_host || rounded.is_none() && links.all.world_size() > 1;
+    // One rank has nothing to send, and its device no means to. Nor have ranks that share layers and no further samples.
+    let several = links.all.world_size() > 1;
+    let encodes =
+        if overlapping.on_host { several || links.model.is_none() } else { rounded.is_none() && several };
     if options.codec.is_some() && encodes {
         let coded = coded(params, (strategy, options), links, overlapping)?;
         return Ok(Reducer { by: coded.clone(), coded: Some(coded), virtual_sum: None });
@@ -161,7 +165,7 @@ fn coded(
     let place = |comm: &Communicator| (comm.rank(), comm.world_size());
     let (rank, ranks) = place(&links.all);
     let group = strategy.codec_group(options.codec_scope, links.all.hosts());
-    let own = match group {
+    let (shards, replicas) = match group {
         None => {
             let replicas = links.replicas.map(|replicas| part(replicas, 0));
             (part(links.shards, 0)?, replicas.transpose()?)
@@ -179,7 +183,7 @@ fn coded(
     Ok(Arc::new(CodecReduction::new(
         codec,
         route,
-        own,
+        CodecLinks { shards, replicas, model: links.model.map(|model| part(model, 0)).transpose()? },
         params,
         (options.codec_when, overlapping.in_background()),
     )?))

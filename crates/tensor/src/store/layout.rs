@@ -84,10 +84,6 @@ impl BucketLayout {
     pub(super) fn len(&self) -> usize {
         self.groups.last().map_or(0, |group| group.range.end)
     }
-
-    fn bytes(&self) -> usize {
-        self.len() * self.dtype.size_in_bytes()
-    }
 }
 
 /// The properties that the parameters of a group share.
@@ -119,12 +115,18 @@ impl<'a> Alike<'a> {
 struct GroupDraft<'a> {
     alike: Alike<'a>,
     members: Vec<&'a ParamSpec>,
+    /// Their bytes, as far as they decide about groups and buckets.
+    bytes: usize,
 }
 
-impl GroupDraft<'_> {
-    fn len(&self) -> usize {
-        self.members.iter().map(|param| param.shape.elem_count()).sum()
-    }
+/// The bytes by which a parameter decides about groups and buckets: of a portion the mean over the ranks, so that all ranks have the same
+/// buckets.
+fn deciding_bytes(param: &ParamSpec, options: &BuildOptions) -> usize {
+    let elements = match (&param.portion, &options.layout) {
+        (Some(portion), Some(layout)) => portion.whole().elem_count().div_ceil(layout.ranks()),
+        _ => param.shape.elem_count(),
+    };
+    elements * options.dtype.size_in_bytes()
 }
 
 /// Groups parameters and lays the groups out in buckets.
@@ -134,28 +136,35 @@ impl GroupDraft<'_> {
 /// it has [`BuildOptions::bucket_bytes`]. A small group joins a large one of its block, because a block needs its
 /// parameters together. A group outside of blocks has its own bucket: its parameters are used at any time, and no
 /// listener announces when their gradients begin.
+///
+/// Portions and whole parameters never share a bucket. What shards and codecs make of a whole parameter must not depend on portions beside
+/// it, which differ between the ranks that hold it alike.
 pub(super) fn lay_out(params: &[&ParamSpec], options: &BuildOptions) -> Vec<BucketLayout> {
-    let size = options.dtype.size_in_bytes();
     let mut groups: Vec<GroupDraft<'_>> = Vec::new();
     for param in params {
-        let alike = Alike::of(param, options);
-        let fits = |group: &GroupDraft<'_>| {
-            (group.len() + param.shape.elem_count()).saturating_mul(size) <= options.unit_bytes
-        };
+        let (alike, bytes) = (Alike::of(param, options), deciding_bytes(param, options));
         match groups.iter_mut().rev().find(|group| group.alike == alike) {
-            Some(group) if fits(group) => group.members.push(param),
-            _ => groups.push(GroupDraft { alike, members: vec![param] }),
+            Some(group) if group.bytes.saturating_add(bytes) <= options.unit_bytes => {
+                group.members.push(param);
+                group.bytes += bytes;
+            }
+            _ => groups.push(GroupDraft { alike, members: vec![param], bytes }),
         }
     }
+    // Stable: whole parameters first, both in the order of the model.
+    groups.sort_by_key(|group| group.alike.is_cut);
     let mut buckets: Vec<BucketLayout> = Vec::new();
+    let (mut bytes, mut was_cut) = (0, false);
     for group in groups {
-        let Alike { block, trained, decay, rate, counts, .. } = group.alike;
+        let Alike { block, trained, decay, rate, counts, is_cut, .. } = group.alike;
         let joins = buckets.last().is_some_and(|bucket| {
             let before = bucket.groups.last().map_or("", |group| &group.block);
-            let small = block == before && group.len() * size < options.bucket_bytes;
+            let small = block == before && group.bytes < options.bucket_bytes;
             let inside = !block.is_empty() && !before.is_empty();
-            bucket.trained == trained && inside && (bucket.bytes() < options.bucket_bytes || small)
+            let alike = bucket.trained == trained && was_cut == is_cut;
+            alike && inside && (bytes < options.bucket_bytes || small)
         });
+        (bytes, was_cut) = (if joins { bytes } else { 0 } + group.bytes, is_cut);
         if !joins {
             buckets.push(BucketLayout {
                 trained,

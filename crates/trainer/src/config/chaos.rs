@@ -187,6 +187,11 @@ impl Config {
     /// Checks what the comparison of replicas needs.
     pub(super) fn check_replicas(&self, relations: &mut Relations<'_>) {
         let (every, strategy) = (self.train.check_replicas, &self.train.strategy);
+        // Ranks that share layers hold norms and biases alike.
+        let share_layers = self.parallel.tensor_ranks().is_some_and(|ranks| ranks > 1);
+        if share_layers && strategy.is_bulk_synchronous() {
+            return;
+        }
         if let Err(error) = strategy.has_replicas() {
             let relation = format!("train.check_replicas = {every}: {error}");
             relations.require(every == 0, "train.check_replicas", relation);

@@ -6,7 +6,7 @@ use super::validate::Relations;
 impl Config {
     /// Checks the settings of a run whose layers are cut over ranks.
     pub(super) fn check_tensor(&self, relations: &mut Relations<'_>) {
-        let Self { parallel, tensor, train, optim, codec, elastic, .. } = self;
+        let Self { parallel, tensor, train, optim, elastic, .. } = self;
         let Some(ranks) = parallel.tensor_ranks() else {
             relations.require(
                 !tensor.sequence,
@@ -49,11 +49,6 @@ impl Config {
             optim.kind != OptimKind::Muon,
             "optim.kind = muon".to_owned(),
             "it turns whole matrices, of which ranks have portions",
-        );
-        refuse(
-            !codec.kind.feeds_back(),
-            format!("codec.kind = {}", codec.kind),
-            "checkpoints do not have the state of codecs by portions yet",
         );
     }
 }

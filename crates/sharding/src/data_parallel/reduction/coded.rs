@@ -24,15 +24,31 @@ pub(in super::super) struct CodecReduction {
     waited: Mutex<Duration>,
 }
 
+/// The ranks that sums by a codec go over. Use them for gradients only: other operations on them would break the issue order.
+#[derive(Debug)]
+pub(in super::super) struct CodecLinks {
+    /// The ranks of the first sum: those between which state is sharded, or this rank's group.
+    pub(in super::super) shards: Communicator,
+    /// The ranks of the second sum: those with the same shards, or with the same position in other groups.
+    pub(in super::super) replicas: Option<Communicator>,
+    /// The ranks that hold the other parts of the model for the same samples. They decide alike where a codec is used, since they hold
+    /// whole parameters alike.
+    pub(in super::super) model: Option<Communicator>,
+}
+
+impl CodecLinks {
+    /// The number of ranks that decide together.
+    fn deciders(&self, route: &ReductionRoute) -> usize {
+        route.ranks() * self.model.as_ref().map_or(1, Communicator::world_size)
+    }
+}
+
 /// State that both threads share.
 #[derive(Debug)]
 struct Shared {
     codec: Arc<dyn GradCodec>,
     route: ReductionRoute,
-    /// The ranks of the first sum: those between which state is sharded, or this rank's group.
-    shards: Communicator,
-    /// The ranks of the second sum: those with the same shards, or with the same position in other groups.
-    replicas: Option<Communicator>,
+    links: CodecLinks,
     /// The sums of each bucket, in order.
     sums: Vec<Vec<BucketSum>>,
     /// The measurement, unless the codec is always used.
@@ -50,21 +66,20 @@ pub(in super::super) struct CodedBucket {
 }
 
 impl CodecReduction {
-    /// Starts the background thread. Use `shards` and `replicas` for gradients only: other operations on them would break the issue
-    /// order.
+    /// Starts the background thread.
     ///
     /// # Errors
     /// If the system refuses the thread.
     pub(in super::super) fn new(
         codec: Arc<dyn GradCodec>,
         route: ReductionRoute,
-        (shards, replicas): (Communicator, Option<Communicator>),
+        links: CodecLinks,
         params: &[ParamBucket],
         (when, background): (CodecWhen, bool),
     ) -> Result<Self> {
         let sums = params.iter().map(|param| route.sums(param, params.len())).collect();
         let trial = (when == CodecWhen::Auto).then(|| Mutex::new(Trial::new(params.len())));
-        let shared = Shared { codec, route, shards, replicas, sums, trial };
+        let shared = Shared { codec, route, links, sums, trial };
         Ok(Self {
             shared: Arc::new(shared),
             worker: Worker::start("codec", background)?,
@@ -150,8 +165,14 @@ impl BucketReduction for CodecReduction {
     }
 
     fn stats(&self) -> CommStats {
-        let shards = self.shared.shards.stats();
-        let all = self.shared.replicas.iter().map(Communicator::stats).fold(shards, |sum, part| sum + part);
+        let links = &self.shared.links;
+        let shards = links.shards.stats();
+        let all = links
+            .replicas
+            .iter()
+            .chain(&links.model)
+            .map(Communicator::stats)
+            .fold(shards, |sum, part| sum + part);
         // The codec's thread waits in the background; exposed is the wait of the thread that trains.
         let waited = *lock(&self.waited);
         CommStats { seconds_exposed: waited.as_secs_f64(), ..all }
@@ -217,13 +238,13 @@ impl Shared {
         let [first, between @ ..] = self.sums[bucket].as_slice() else { return Ok(()) };
         let inside = self.route.groups.map_or(self.route.shard, |groups| groups.inside);
         let len = gradients.len();
-        *moving += self.run(first, gradients.part(0..len)?, (&self.shards, watch), way)?;
+        *moving += self.run(first, gradients.part(0..len)?, (&self.links.shards, watch), way)?;
         let mut own = first.among.keeps.part(len, inside.1, inside.0);
-        for (sum, replicas) in between.iter().zip(&self.replicas) {
+        for (sum, replicas) in between.iter().zip(&self.links.replicas) {
             *moving += self.run(sum, gradients.part(own.clone())?, (replicas, watch), way)?;
         }
         if self.route.groups.is_some() {
-            let mut peers = Peers::new(&self.shards, self.route.algorithm).watched(watch);
+            let mut peers = Peers::new(&self.links.shards, self.route.algorithm).watched(watch);
             peers.bring_together(&mut gradients)?;
             *moving += peers.moving();
             let (rank, ranks) = self.route.shard;
@@ -237,8 +258,8 @@ impl Shared {
 
     /// Returns the bytes that this rank has sent for gradients so far.
     fn bytes_sent(&self) -> u64 {
-        let between = self.replicas.as_ref().map_or(0, |replicas| replicas.stats().bytes_sent);
-        self.shards.stats().bytes_sent + between
+        let between = self.links.replicas.as_ref().map_or(0, |replicas| replicas.stats().bytes_sent);
+        self.links.shards.stats().bytes_sent + between
     }
 
     /// Runs one sum. Returns the time of communication.
@@ -276,12 +297,16 @@ impl Shared {
         trial.collect(due)?;
         if due {
             let mut all = trial.measured();
-            self.shards.all_reduce(all.as_mut_slice(), ReduceOp::Sum)?;
-            if let Some(replicas) = &self.replicas {
-                replicas.all_reduce(all.as_mut_slice(), ReduceOp::Sum)?;
+            let CodecLinks { shards, replicas, model } = &self.links;
+            for among in [Some(shards), replicas.as_ref(), model.as_ref()].into_iter().flatten() {
+                among.all_reduce(all.as_mut_slice(), ReduceOp::Sum)?;
             }
             let elements = |sums: &Vec<BucketSum>| sums.first().map_or(0, |sum| sum.bucket.len);
-            trial.decide(&all, self.route.ranks(), &self.sums.iter().map(elements).collect::<Vec<_>>());
+            trial.decide(
+                &all,
+                self.links.deciders(&self.route),
+                &self.sums.iter().map(elements).collect::<Vec<_>>(),
+            );
         }
         if let (Some(device), Some(branch)) = (gradients.array().device_backend(), trial.branch(bucket)) {
             device.branch(branch)?;

@@ -23,7 +23,7 @@ use phalanx_collectives::{CommStats, Communicator, Handle};
 use phalanx_tensor::{FlatStorage, ParamBucket};
 
 pub(super) use alone::SingleRankReduction;
-pub(super) use coded::CodecReduction;
+pub(super) use coded::{CodecLinks, CodecReduction};
 pub(super) use exact::ExactReduction;
 pub(super) use rounded::RoundedReduction;
 pub(super) use virtual_ranks::VirtualSum;

@@ -12,6 +12,9 @@ pub trait ParamLayout: std::fmt::Debug + Send + Sync {
     /// # Errors
     /// If the parameter cannot be cut as the layout says.
     fn place(&self, name: &str, whole: &Shape) -> Result<ParamPlace>;
+
+    /// The number of ranks that hold the portions of a parameter.
+    fn ranks(&self) -> usize;
 }
 
 /// The place of a parameter's elements.

@@ -226,6 +226,10 @@ impl ParamLayout for PlanLayout {
         // Rank 0 counts what all have.
         Ok(ParamPlace { counts: portion.is_some() || self.rank.rank == 0, portion })
     }
+
+    fn ranks(&self) -> usize {
+        self.rank.ranks
+    }
 }
 
 #[cfg(test)]

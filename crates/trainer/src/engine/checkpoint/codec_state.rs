@@ -3,6 +3,7 @@
 use candle_core::{Device, Tensor};
 use phalanx_tensor::TensorError;
 
+use crate::engine::distributed::StateOwner;
 use crate::engine::error::TrainError;
 use phalanx_checkpoint::{NewFile, NewPiece, Reader, Region};
 
@@ -11,11 +12,6 @@ const PREFIX: &str = "codec-";
 
 /// The prefix of the kinds of a rank's own state under asynchronous strategies.
 const OWN_PREFIX: &str = "own-";
-
-/// The kind of a rank's tensors. Each rank has its own: error feedback of a codec is of one rank.
-fn kind(prefix: &str, rank: usize, ranks: usize) -> String {
-    format!("{prefix}{rank:05}-of-{ranks:05}")
-}
 
 /// The state of a codec: numbers by name.
 pub(in crate::engine) type CodecState = Vec<(String, Vec<f32>)>;
@@ -33,29 +29,26 @@ pub(in crate::engine) fn is_codec_state(kind: &str) -> bool {
 /// Creates the file of a rank's own state of each network, if there is any.
 pub(in crate::engine) fn own_file(
     kept: Vec<(&str, CodecState)>,
-    rank: usize,
-    ranks: usize,
+    owner: StateOwner,
 ) -> Result<Option<NewFile>, TrainError> {
-    file(kept, &kind(OWN_PREFIX, rank, ranks))
+    file(kept, &owner.kind(OWN_PREFIX))
 }
 
 /// Reads a rank's own state of a network; nothing if another number of ranks saved it.
 pub(in crate::engine) fn own_state(
     reader: &Reader,
     network: &str,
-    rank: usize,
-    ranks: usize,
+    owner: StateOwner,
 ) -> Result<CodecState, TrainError> {
-    state(reader, network, &kind(OWN_PREFIX, rank, ranks))
+    state(reader, network, &owner.kind(OWN_PREFIX))
 }
 
 /// Creates the file of a rank's codec state of each network, if there is any.
 pub(in crate::engine) fn codec_file(
     kept: Vec<(&str, CodecState)>,
-    rank: usize,
-    ranks: usize,
+    owner: StateOwner,
 ) -> Result<Option<NewFile>, TrainError> {
-    file(kept, &kind(PREFIX, rank, ranks))
+    file(kept, &owner.kind(PREFIX))
 }
 
 fn file(kept: Vec<(&str, CodecState)>, kind: &str) -> Result<Option<NewFile>, TrainError> {
@@ -75,21 +68,20 @@ fn file(kept: Vec<(&str, CodecState)>, kind: &str) -> Result<Option<NewFile>, Tr
 /// Reads a rank's codec state of a network.
 ///
 /// # Errors
-/// If another number of ranks saved codec state, which cannot be redistributed; and if a file is damaged.
+/// If the ranks of another mesh saved codec state, which cannot be redistributed; and if a file is damaged.
 pub(in crate::engine) fn codec_state(
     reader: &Reader,
     network: &str,
-    rank: usize,
-    ranks: usize,
+    owner: StateOwner,
 ) -> Result<CodecState, TrainError> {
-    let of = format!("-of-{ranks:05}");
-    if let Some(found) = reader.kinds().find(|found| found.starts_with(PREFIX) && !found.ends_with(&of)) {
+    let mut kept = reader.kinds().filter(|found| found.starts_with(PREFIX));
+    if let Some(found) = kept.find(|found| !owner.is_of_mesh(found, PREFIX)) {
         return Err(TrainError::Setup(format!(
-            "the checkpoint has the state of gradient codecs as `{found}`; resume with as many ranks, not with {ranks}, or drop that \
+            "the checkpoint has the state of gradient codecs as `{found}`; resume with as many ranks, not with {owner}, or drop that \
              state by codec.reset = true"
         )));
     }
-    state(reader, network, &kind(PREFIX, rank, ranks))
+    state(reader, network, &owner.kind(PREFIX))
 }
 
 fn state(reader: &Reader, network: &str, kind: &str) -> Result<CodecState, TrainError> {
@@ -104,6 +96,7 @@ fn state(reader: &Reader, network: &str, kind: &str) -> Result<CodecState, Train
 
 #[cfg(test)]
 mod tests {
+    use phalanx_tensor::TensorRank;
     use serde_json::Map;
 
     use super::*;
@@ -118,25 +111,60 @@ mod tests {
         vec![of(0), of(3)]
     }
 
+    /// One of two ranks that share layers, or the only one.
+    fn owner(rank: usize, ranks: usize, tensor: TensorRank) -> StateOwner {
+        StateOwner { rank, ranks, tensor }
+    }
+
+    #[test]
+    fn ranks_that_share_layers_have_states_of_their_own() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let staging = StagingFolder::create(folder.path(), 1, 1).expect("a folder");
+        let ranks: Vec<_> =
+            (0..4).map(|rank| owner(rank / 2, 2, TensorRank { rank: rank % 2, ranks: 2 })).collect();
+        for (at, owner) in ranks.iter().enumerate() {
+            let own = codec_file(vec![("", kept(at))], *owner).expect("small").expect("something is kept");
+            staging.write(at, vec![own]).expect("writes");
+        }
+        let reader = staging.commit(4, Map::new(), 1).expect("completes").reader();
+        for (at, owner) in ranks.iter().enumerate() {
+            assert_eq!(codec_state(&reader, "", *owner).expect("reads"), kept(at), "rank {at}");
+        }
+        for other in [
+            owner(0, 4, TensorRank::ALONE),
+            owner(0, 2, TensorRank::ALONE),
+            owner(0, 1, TensorRank { rank: 0, ranks: 4 }),
+        ] {
+            let error = codec_state(&reader, "", other).expect_err("another mesh").to_string();
+            assert!(error.contains("codec-00000-of-00002-tensor-00000-of-00002"), "{error}");
+            assert!(error.contains(&format!("not with {other}")), "{error}");
+        }
+    }
+
     #[test]
     fn each_rank_reads_its_own_state_and_other_numbers_of_ranks_are_refused() {
         let folder = tempfile::tempdir().expect("a folder");
         let staging = StagingFolder::create(folder.path(), 1, 1).expect("a folder");
         for rank in 0..2 {
             let all = vec![("g", kept(rank)), ("d", kept(rank + 5))];
-            let own = codec_file(all, rank, 2).expect("small").expect("something is kept");
+            let own = codec_file(all, owner(rank, 2, TensorRank::ALONE))
+                .expect("small")
+                .expect("something is kept");
             assert_eq!(own.name, format!("codec-0000{rank}-of-00002.safetensors"));
             staging.write(rank, vec![own]).expect("writes");
         }
         let reader = staging.commit(2, Map::new(), 1).expect("completes").reader();
         assert!(reader.kinds().all(is_codec_state));
         for rank in 0..2 {
-            let state = |network: &str| codec_state(&reader, network, rank, 2).expect("reads");
+            let state = |network: &str| {
+                codec_state(&reader, network, owner(rank, 2, TensorRank::ALONE)).expect("reads")
+            };
             assert_eq!([state("g"), state("d")], [kept(rank), kept(rank + 5)], "rank {rank}");
         }
-        let error = codec_state(&reader, "g", 0, 4).expect_err("other ranks' errors").to_string();
+        let four = owner(0, 4, TensorRank::ALONE);
+        let error = codec_state(&reader, "g", four).expect_err("other ranks' errors").to_string();
         assert!(error.contains("codec-00000-of-00002") && error.contains("not with 4"), "{error}");
-        assert!(codec_file(vec![("", Vec::new())], 0, 2).expect("nothing").is_none());
-        assert!(own_state(&reader, "g", 0, 2).expect("reads").is_empty(), "strategies kept nothing");
+        assert!(codec_file(vec![("", Vec::new())], four).expect("nothing").is_none());
+        assert!(own_state(&reader, "g", four).expect("reads").is_empty(), "strategies kept nothing");
     }
 }

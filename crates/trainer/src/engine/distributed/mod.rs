@@ -25,6 +25,7 @@ mod listeners;
 mod mpi;
 mod network;
 mod roster;
+mod state_owner;
 mod traffic;
 mod world;
 
@@ -43,6 +44,7 @@ pub(in crate::engine) use listeners::listener;
 pub(in crate::engine) use network::{BatchGroups, Network, sync_options};
 pub(in crate::engine) use roster::PreviousWorld;
 use roster::Roster;
+pub(in crate::engine) use state_owner::StateOwner;
 pub(in crate::engine) use traffic::Traffic;
 pub use world::{World, in_one_process, invited_world, launcher_world, require_secret};
 
@@ -131,6 +133,11 @@ impl Distributed {
     pub(in crate::engine) fn tensor_rank(&self) -> TensorRank {
         let group = self.devices.mesh().and_then(|mesh| mesh.axis("tensor").ok());
         group.map_or(TensorRank::ALONE, |group| TensorRank { rank: group.rank(), ranks: group.world_size() })
+    }
+
+    /// This rank, as the owner of state that no other rank has.
+    pub(in crate::engine) fn state_owner(&self) -> StateOwner {
+        StateOwner { rank: self.data_rank(), ranks: self.mesh_data_size(), tensor: self.tensor_rank() }
     }
 
     /// The ranks that compute parts of the same layers; none if layers are not cut.

@@ -73,8 +73,8 @@ impl Resumable {
             files.push(averages(&files));
         }
         let network = state.networks().next().map(Network::name).unwrap_or_default();
-        files.extend(codec_file(vec![(network, kept)], 0, 1)?);
-        files.extend(own_file(vec![(network, own)], 0, 1)?);
+        files.extend(codec_file(vec![(network, kept)], self.distributed.state_owner())?);
+        files.extend(own_file(vec![(network, own)], self.distributed.state_owner())?);
         let staging = StagingFolder::create(checkpoints, step, 1)?;
         staging.write(0, files)?;
         Ok(staging.commit(1, counters, 1)?)
@@ -103,7 +103,7 @@ impl Resumable {
     pub fn kept(&self, checkpoint: &Checkpoint) -> Result<CodecState, TrainError> {
         let state = self.state()?;
         let network = state.networks().next().map(Network::name).unwrap_or_default();
-        codec_state(&checkpoint.reader(), network, 0, 1)
+        codec_state(&checkpoint.reader(), network, self.distributed.state_owner())
     }
 }
 

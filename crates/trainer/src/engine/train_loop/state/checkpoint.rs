@@ -45,8 +45,8 @@ impl TrainState {
             kept.push((network.name(), network.parallel()?.codec_state()?));
         }
         let mut files = parts.files();
-        let (rank, ranks) = (distributed.data_rank(), distributed.mesh_data_size());
-        files.extend(codec_file(kept, rank, ranks)?);
+        let owner = distributed.state_owner();
+        files.extend(codec_file(kept, owner)?);
         let mut own = Vec::new();
         for trainable in &self.trainables {
             let parallel = trainable.network.parallel()?;
@@ -56,7 +56,7 @@ impl TrainState {
             kept.extend(parallel.own_state()?);
             own.push((trainable.network.name(), kept));
         }
-        files.extend(own_file(own, rank, ranks)?);
+        files.extend(own_file(own, owner)?);
         state.insert("strategy".to_owned(), Value::from(self.trainables[0].network.parallel()?.name()));
         if distributed.is_duplicate() {
             // Another rank writes the same files.
@@ -87,12 +87,12 @@ impl TrainState {
         step: u64,
         saved: &Map<String, Value>,
     ) -> Result<u64, TrainError> {
-        let (rank, ranks) = (distributed.data_rank(), distributed.mesh_data_size());
+        let owner = distributed.state_owner();
         reader.check_model(self.networks().map(Network::store))?;
         for network in self.networks() {
             reader.read_model(network.store())?;
             if !self.forgets_codecs {
-                let kept = codec_state(reader, network.name(), rank, ranks)?;
+                let kept = codec_state(reader, network.name(), owner)?;
                 network.parallel()?.load_codec_state(kept)?;
             }
         }
@@ -107,7 +107,7 @@ impl TrainState {
             // The own state of other strategies is of no use: this one begins with the weights of all ranks.
             if strategy == Some(trainable.network.parallel()?.name()) {
                 let name = trainable.network.name();
-                let own = own_state(reader, name, rank, ranks)?;
+                let own = own_state(reader, name, owner)?;
                 if own.is_empty() && trainable.network.parallel()?.local_model() == LocalModel::Own {
                     tracing::warn!(
                         "the checkpoint is of another number of ranks: what {} keeps between meetings begins anew, and all ranks begin \
