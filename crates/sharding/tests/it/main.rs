@@ -7,6 +7,7 @@ mod collective;
 mod common;
 mod cut_case;
 mod cut_image_models;
+mod cut_precision;
 mod further_axes;
 mod gossip;
 mod host_parameters;

@@ -1,5 +1,7 @@
 //! Convolutions and their gradients.
 
+use candle_core::DType;
+
 use super::{Array, Destination};
 use crate::{Precision, Result};
 
@@ -18,6 +20,8 @@ pub struct ConvForward<'a, S> {
     pub bias: Option<&'a Array>,
     /// The precision of the products.
     pub precision: Precision,
+    /// The type of the result: f32 for parts of a sum in 16 bits.
+    pub dtype: DType,
 }
 
 /// The inputs of the backward of a convolution, and the requested gradients.

@@ -1,11 +1,18 @@
 //! Two-dimensional convolution.
 
-use super::cut::{copy_for_parts, sum_of_parts};
-use super::{broadcast_add, reshape};
-use crate::backend::{Array, ArrayBackend, Conv2dShape, ConvBackward, ConvForward};
+use std::sync::Arc;
+
+use candle_core::DType;
+
+use super::cut::{copy_for_parts, no_ranks};
+use super::overlap::{begin_sum, finish};
+use crate::backend::{Array, ArrayBackend, BinaryOp, Conv2dShape, ConvBackward, ConvForward};
+use crate::group::ProcessGroup;
 use crate::storage::wide;
 use crate::tape::{Grads, Op, Placement, PlacementRule, SavedValue, Tape, Value};
 use crate::{Result, TensorError};
+
+const OP: &str = "conv2d";
 
 /// Stride, padding, dilation and groups of a convolution, each size as [height, width].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,21 +62,20 @@ pub fn conv2d(
         Some(is @ Placement::Shard { dim: 0 }) if is_depthwise(weight, options.groups) => {
             check_depthwise(x, (weight, bias))?;
             let options = options.groups(weight.dims()[0]);
-            conv2d_by(tape, PlacementRule::Own(is.along(1)), x, (weight, bias), options)
+            conv2d_by(tape, (PlacementRule::Own(is.along(1)), None), x, (weight, bias), options)
         }
         Some(Placement::Shard { dim: 0 }) => {
             let (rule, x) = (PlacementRule::Own(Placement::Shard { dim: 1 }), &copy_for_parts(tape, x)?);
             check_channels(x, (weight, bias), options.groups)?;
-            conv2d_by(tape, rule, x, (weight, bias), options)
+            conv2d_by(tape, (rule, None), x, (weight, bias), options)
         }
         Some(Placement::Shard { dim: 1 }) => {
-            check_channels(x, (weight, None), options.groups)?;
-            let part = conv2d_by(tape, PlacementRule::Own(Placement::Partial), x, (weight, None), options)?;
-            let sum = sum_of_parts(tape, &part)?;
-            let Some(bias) = bias else { return Ok(sum) };
-            broadcast_add(tape, &sum, &reshape(tape, bias, (1, bias.dims()[0], 1, 1))?)
+            check_channels(x, (weight, bias), options.groups)?;
+            let group = tape.session().tensor_ranks();
+            let group = group.ok_or_else(|| no_ranks("a parameter is cut over ranks"))?;
+            conv2d_by(tape, (PlacementRule::Own(Placement::Same), Some(group)), x, (weight, bias), options)
         }
-        _ => conv2d_by(tape, PlacementRule::Whole, x, (weight, bias), options),
+        _ => conv2d_by(tape, (PlacementRule::Whole, None), x, (weight, bias), options),
     }
 }
 
@@ -112,6 +118,9 @@ fn check_channels(x: &Value, (weight, bias): (&Value, Option<&Value>), groups: u
         {
             wrong("its bias needs the same portion")
         }
+        (Some(Placement::Shard { dim: 1 }), _) if bias.is_some_and(|is| is != Placement::Same) => {
+            wrong("its bias is added once, to the sum, and must be whole")
+        }
         (Some(Placement::Shard { dim: 0 }), None | Some(Placement::Copied)) => Ok(()),
         (Some(Placement::Shard { dim: 0 }), _) => wrong("takes all channels"),
         (Some(Placement::Shard { dim: 1 }), Some(Placement::Shard { dim: 1 })) => Ok(()),
@@ -120,10 +129,30 @@ fn check_channels(x: &Value, (weight, bias): (&Value, Option<&Value>), groups: u
     }
 }
 
-/// Convolves by a rule for placements.
+/// Adds up the parts of all ranks, then adds the bias. What is added up is not rounded to 16 bits before.
+fn sum_over(
+    tape: &Tape,
+    group: &Arc<dyn ProcessGroup>,
+    of: ConvForward<'_, Conv2dShape>,
+    dtype: DType,
+) -> Result<Array> {
+    let backend = of.x.backend(tape.context());
+    let part = backend.conv2d(ConvForward { bias: None, dtype: wide(dtype), ..of })?;
+    let sum = part.contiguous()?;
+    finish(OP, begin_sum(OP, tape, group, &sum)?)?;
+    let sum = match of.bias {
+        Some(bias) => {
+            backend.binary(BinaryOp::Add, &sum, &bias.reshape((1, of.shape.out_channels, 1, 1))?)?
+        }
+        None => sum,
+    };
+    backend.cast(&sum, dtype)
+}
+
+/// Convolves by a rule for placements. With a group the ranks have parts of a sum.
 fn conv2d_by(
     tape: &Tape,
-    rule: PlacementRule,
+    (rule, group): (PlacementRule, Option<&Arc<dyn ProcessGroup>>),
     x: &Value,
     (weight, bias): (&Value, Option<&Value>),
     options: Conv2dOptions,
@@ -133,8 +162,12 @@ fn conv2d_by(
     let (x_t, w_t) = (x.part()?.contiguous()?, weight.part()?.contiguous()?);
     let b_t = bias.map(|bias| bias.part()?.contiguous()).transpose()?;
     let precision = tape.session().precision;
-    let of = ConvForward { shape: &shape, x: &x_t, weight: &w_t, bias: b_t.as_ref(), precision };
-    let output = x_t.backend(tape.context()).conv2d(of)?;
+    let dtype = precision.product(x_t.dtype());
+    let of = ConvForward { shape: &shape, x: &x_t, weight: &w_t, bias: b_t.as_ref(), precision, dtype };
+    let output = match group {
+        Some(group) => sum_over(tape, group, of, dtype)?,
+        None => x_t.backend(tape.context()).conv2d(of)?,
+    };
     let multiply_adds = shape.multiply_adds();
     tape.count_forward(multiply_adds);
     let (x_saved, w_saved, w_dims) = (x.save(), weight.save(), weight.dims().to_vec());
@@ -155,7 +188,6 @@ fn conv2d_by(
 
 /// Returns the sizes of a convolution of these operands.
 fn shape_of(x: &Value, weight: &Value, bias: Option<&Value>, options: Conv2dOptions) -> Result<Conv2dShape> {
-    const OP: &str = "conv2d";
     let (&[batch, in_channels, height, width], &[out_channels, per_group, kernel_h, kernel_w]) =
         (x.dims(), weight.dims())
     else {

@@ -56,7 +56,8 @@ pub fn conv_transpose2d(
     let (x_t, w_t) = (x.array()?.contiguous()?, weight.array()?.contiguous()?);
     let b_t = bias.map(|bias| bias.array()?.contiguous()).transpose()?;
     let precision = tape.session().precision;
-    let of = ConvForward { shape: &shape, x: &x_t, weight: &w_t, bias: b_t.as_ref(), precision };
+    let dtype = precision.product(x_t.dtype());
+    let of = ConvForward { shape: &shape, x: &x_t, weight: &w_t, bias: b_t.as_ref(), precision, dtype };
     let output = x_t.backend(tape.context()).conv_transpose2d(of)?;
     tape.count_forward(multiply_adds);
     let (x_saved, w_saved, w_dims) = (x.save(), weight.save(), weight.dims().to_vec());

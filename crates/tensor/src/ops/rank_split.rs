@@ -124,11 +124,49 @@ impl RankSplit {
         whole: &Array,
     ) -> Result<Array> {
         let backend = whole.backend(context);
-        let sum = summable(context, &self.in_front(context, whole)?)?;
-        let elements = self.elements(sum.dims());
+        let front = self.in_front(context, whole)?;
+        let (sum, slot) = match self.slot() {
+            Some(slot) => (self.in_slots(context, &front, slot)?, slot),
+            None => (summable(context, &front)?, 0),
+        };
+        let elements = match slot {
+            0 => self.elements(sum.dims()),
+            slot => vec![slot * front.dims()[1..].iter().product::<usize>(); self.lens.len()],
+        };
         group.reduce_scatter(&sum, &elements).map_err(TensorError::hook(self.op))?;
-        let part = backend.narrow(&sum, 0, self.start, self.lens[self.rank])?;
+        let start = if slot > 0 { self.rank * slot } else { self.start };
+        let part = backend.narrow(&sum, 0, start, self.lens[self.rank])?;
         backend.cast(&self.in_front(context, &part)?, whole.dtype())
+    }
+
+    /// The length of slots for all parts, where parts that differ by one are scattered in slots of one size: transports have even parts
+    /// only, and would add up everything on all ranks.
+    fn slot(&self) -> Option<usize> {
+        let (least, most) = (self.lens.iter().min()?, self.lens.iter().max()?);
+        (*least > 0 && *most == least + 1).then_some(*most)
+    }
+
+    /// Copies the parts to slots of one size, in the type of sums. A slot with a row to spare repeats its last one.
+    fn in_slots(&self, context: &Context, front: &Array, slot: usize) -> Result<Array> {
+        let backend = front.backend(context);
+        let mut dims = front.dims().to_vec();
+        let row: usize = dims[1..].iter().product();
+        dims[0] = slot * self.lens.len();
+        let flat = front.contiguous()?.reshape(front.elem_count())?;
+        let slots = backend.unwritten(&Shape::from(dims[0] * row), wide(front.dtype()))?;
+        let mut start = 0;
+        for (rank, len) in self.lens.iter().enumerate() {
+            let copy = |to: usize, from: usize, rows: usize| {
+                let to = slots.view((rank * slot + to) * row, rows * row)?;
+                backend.copy(&to, &flat.view(from * row, rows * row)?)
+            };
+            copy(0, start, *len)?;
+            if *len < slot {
+                copy(*len, start + len - 1, 1)?;
+            }
+            start += len;
+        }
+        slots.reshape(dims)
     }
 }
 

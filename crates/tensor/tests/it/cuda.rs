@@ -155,9 +155,9 @@ fn writes_to_channels_last_images_are_read_in_both_orders() {
         let one = gpu.from_host(&one.expect("a matrix")).expect("memory");
         // With and without a cached row-major copy.
         for read in [false, true] {
-            let precision = Precision::Tf32;
+            let (precision, dtype) = (Precision::Tf32, DType::F32);
             let y = gpu
-                .conv2d(ConvForward { shape: &shape, x: &x_at, weight: &one, bias: None, precision })
+                .conv2d(ConvForward { shape: &shape, x: &x_at, weight: &one, bias: None, precision, dtype })
                 .expect("convolves");
             let both = |expected: &[f64]| {
                 assert!(far(expected, &wide(&gpu.to_host(&y).expect("numbers"))) < 2e-3);

@@ -11,7 +11,7 @@ use crate::{Context, Result};
 
 impl Convolutions for Context {
     fn conv2d(&self, of: ConvForward<'_, Conv2dShape>) -> Result<Array> {
-        let ConvForward { shape, x, weight, bias, precision } = of;
+        let ConvForward { shape, x, weight, bias, precision, dtype: to } = of;
         const OP: &str = "conv2d";
         let (x, w) = (x.host(OP)?, weight.host(OP)?);
         let dtype = x.dtype();
@@ -22,7 +22,7 @@ impl Convolutions for Context {
             let bias = bias.as_ref().map(|bias| bias.slice::<T>()).transpose()?;
             let mut y = unwritten::<T>(shape.output_len());
             conv2d_forward(self, shape, x.slice::<T>()?, w.slice::<T>()?, bias, &mut y)?;
-            Ok(stored(self, y, dims, precision.product(dtype))?.into())
+            Ok(stored(self, y, dims, to)?.into())
         })
     }
 
@@ -55,7 +55,7 @@ impl Convolutions for Context {
     }
 
     fn conv_transpose2d(&self, of: ConvForward<'_, ConvTranspose2dShape>) -> Result<Array> {
-        let ConvForward { shape, x, weight, bias, precision } = of;
+        let ConvForward { shape, x, weight, bias, precision, dtype: to } = of;
         const OP: &str = "conv_transpose2d";
         let (x, w) = (x.host(OP)?, weight.host(OP)?);
         let dtype = x.dtype();
@@ -67,7 +67,7 @@ impl Convolutions for Context {
             let bias = bias.as_ref().map(|bias| bias.slice::<T>()).transpose()?;
             let mut y = unwritten::<T>(dims.iter().product());
             conv_transpose2d_forward(self, shape, x.slice::<T>()?, w.slice::<T>()?, bias, &mut y)?;
-            Ok(stored(self, y, dims, precision.product(dtype))?.into())
+            Ok(stored(self, y, dims, to)?.into())
         })
     }
 

@@ -106,6 +106,15 @@ impl Run<'_> {
     }
 }
 
+/// The precision of a convolution whose result has this type. cuDNN's have one element type: tensor cores multiply numbers of 16 bits as
+/// TF32, exactly, for a result in f32.
+fn precision_for(precision: Precision, dtype: DType) -> Precision {
+    match (precision, dtype) {
+        (Precision::Bf16 | Precision::F16, DType::F32) => Precision::Tf32,
+        _ => precision,
+    }
+}
+
 impl Cuda {
     fn run(&self, op: &'static str, precision: Precision, x: &Array) -> Run<'_> {
         let last = precision != Precision::F32 && x.dtype() != DType::F64;
@@ -124,8 +133,8 @@ impl Cuda {
 
 impl Convolutions for Cuda {
     fn conv2d(&self, of: ConvForward<'_, Conv2dShape>) -> Result<Array> {
-        let ConvForward { shape, x, weight, bias, precision } = of;
-        let run = self.run("conv2d", precision, x);
+        let ConvForward { shape, x, weight, bias, precision, dtype } = of;
+        let run = self.run("conv2d", precision_for(precision, dtype), x);
         let of = convolution(shape);
         let (x, w) = (run.operand(x)?, run.operand(weight)?);
         let y = if kernels::depthwise_supports(run.layout(), shape) {
@@ -170,8 +179,8 @@ impl Convolutions for Cuda {
     }
 
     fn conv_transpose2d(&self, of: ConvForward<'_, ConvTranspose2dShape>) -> Result<Array> {
-        let ConvForward { shape, x, weight, bias, precision } = of;
-        let run = self.run("conv_transpose2d", precision, x);
+        let ConvForward { shape, x, weight, bias, precision, dtype } = of;
+        let run = self.run("conv_transpose2d", precision_for(precision, dtype), x);
         // The transposed convolution is the gradient of a convolution's input.
         let of = transposed(run.op, shape)?;
         let (x, w) = (run.operand(x)?, run.operand(weight)?);

@@ -21,13 +21,13 @@ fn backward<S>(
 impl Convolutions for Outlines {
     fn conv2d(&self, of: ConvForward<'_, Conv2dShape>) -> Result<Array> {
         const OP: &str = "conv2d";
-        let ConvForward { shape, x, weight, bias, precision } = of;
+        let ConvForward { shape, x, weight, bias, dtype, .. } = of;
         expect_len(OP, x, shape.input_len())?;
         let [height, width] = shape.kernel;
         expect_len(OP, weight, shape.out_channels * (shape.in_channels / shape.groups) * height * width)?;
         bias.map_or(Ok(()), |bias| expect_len(OP, bias, shape.out_channels))?;
         let dims = vec![shape.batch, shape.out_channels, shape.out_height(), shape.out_width()];
-        Ok(self.array(dims, precision.product(x.dtype())))
+        Ok(self.array(dims, dtype))
     }
 
     fn conv2d_backward(&self, of: ConvBackward<'_, Conv2dShape>) -> Result<Option<Array>> {
@@ -38,11 +38,11 @@ impl Convolutions for Outlines {
     }
 
     fn conv_transpose2d(&self, of: ConvForward<'_, ConvTranspose2dShape>) -> Result<Array> {
-        let ConvForward { shape, x, precision, .. } = of;
+        let ConvForward { shape, x, dtype, .. } = of;
         expect_len("conv_transpose2d", x, shape.batch * shape.in_channels * shape.height * shape.width)?;
         let made = shape.convolution()?;
         let dims = vec![shape.batch, shape.out_channels, made.height, made.width];
-        Ok(self.array(dims, precision.product(x.dtype())))
+        Ok(self.array(dims, dtype))
     }
 
     fn conv_transpose2d_backward(&self, of: ConvBackward<'_, ConvTranspose2dShape>) -> Result<Option<Array>> {
