@@ -5,6 +5,7 @@ import sys
 SIZES = {
     "gpt2": dict(n_layer=12, n_embd=768, n_head=12),
     "gpt-small": dict(n_layer=6, n_embd=384, n_head=6),
+    "gpt-wide": dict(n_layer=4, n_embd=1024, n_head=16),
 }
 MODELS = [*SIZES, "llama-20m", "bert", "translation"]
 

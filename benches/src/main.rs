@@ -1,5 +1,5 @@
 //! The benchmarks: `cargo xtask bench kernels`, `bench train`, `bench loader`, `bench collectives`, `bench codecs`,
-//! `bench memory`, `bench strategies` and `bench versions`; and `cargo xtask chaos`, trainings with injected faults.
+//! `bench memory`, `bench parallel`, `bench strategies` and `bench versions`; and `cargo xtask chaos`, trainings with injected faults.
 //!
 //! Every figure is a median of rounds. With `--peer torch` PyTorch does the same work in the same call. Rounds of both
 //! alternate, so that other load of the machine affects both; quote the ratio. The machine's limits are measured first:
@@ -55,6 +55,8 @@ enum Command {
     Codecs(codecs::CodecsArgs),
     /// Memory of strategies, predicted and measured
     Memory(memory::MemoryArgs),
+    /// Language models cut by samples, and by layers
+    Parallel(train::ParallelArgs),
     /// All strategies in one table, by whole trainings
     Strategies(strategies::StrategiesArgs),
     /// Training steps of this build compared with another build
@@ -118,6 +120,7 @@ fn measure() -> anyhow::Result<()> {
         Command::Collectives(args) => collectives::run(&args),
         Command::Codecs(args) => codecs::run(&args),
         Command::Memory(args) => memory::run(&args),
+        Command::Parallel(args) => train::run_parallel(&args),
         Command::Strategies(args) => strategies::run(&args),
         Command::Versions(args) => versions::run(&args),
         Command::Chaos(args) => chaos::run(&args),

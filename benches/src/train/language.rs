@@ -8,15 +8,19 @@ use phalanx_models::{
 };
 use phalanx_tensor::loss::{CrossEntropyOptions, LossDivisor, RowTargets};
 use phalanx_tensor::optim::Adam;
-use phalanx_tensor::{ComputeDevice, ParamStore, StoreBuilder, Value};
+use phalanx_tensor::{BuildOptions, ComputeDevice, ParamStore, Scope, StoreBuilder, TensorPlan, Value};
 
 use super::TrainArgs;
 use super::model::{Forward, Model, layout};
+use super::strategy_ranks::StrategyRanks;
 
 impl Model {
     /// True for models of tokens, which have texts in place of images.
     pub(super) fn is_language(self) -> bool {
-        matches!(self, Self::Gpt2 | Self::GptSmall | Self::Llama20m | Self::Bert | Self::Translation)
+        matches!(
+            self,
+            Self::Gpt2 | Self::GptSmall | Self::GptWide | Self::Llama20m | Self::Bert | Self::Translation
+        )
     }
 }
 
@@ -25,19 +29,48 @@ pub(super) fn optimizer() -> Adam {
     Adam::decoupled((0.9, 0.95), 1e-8, 0.1)
 }
 
-fn model(builder: &StoreBuilder, args: &TrainArgs) -> Result<Box<dyn LanguageModel>> {
-    let root = builder.root();
-    let gpt2 = Gpt2Config { context: args.tokens.max(1024), ..Gpt2Config::default().with_dropout(0.0) };
-    Ok(match args.model() {
-        Model::Llama20m => Box::new(Decoder::new(
-            &root,
-            &DecoderConfig { context: args.tokens, ..DecoderConfig::default() },
-        )?),
-        Model::GptSmall => {
-            Box::new(Gpt2::new(&root, &Gpt2Config { layers: 6, width: 384, heads: 6, inner: 1536, ..gpt2 })?)
+/// The sizes of a model, without dropout.
+enum Sizes {
+    Gpt2(Gpt2Config),
+    Decoder(DecoderConfig),
+    Bert(BertConfig),
+    Translation(TranslationConfig),
+}
+
+impl Sizes {
+    fn of(args: &TrainArgs) -> Self {
+        let gpt2 = Gpt2Config { context: args.tokens.max(1024), ..Gpt2Config::default().with_dropout(0.0) };
+        match args.model() {
+            Model::Llama20m => {
+                Self::Decoder(DecoderConfig { context: args.tokens, ..DecoderConfig::default() })
+            }
+            Model::Bert => Self::Bert(BertConfig {
+                context: args.tokens.max(512),
+                ..BertConfig::default().with_dropout(0.0)
+            }),
+            Model::Translation => Self::Translation(TranslationConfig {
+                context: args.tokens.max(512),
+                dropout: 0.0,
+                ..TranslationConfig::default()
+            }),
+            Model::GptSmall => {
+                Self::Gpt2(Gpt2Config { layers: 6, width: 384, heads: 6, inner: 1536, ..gpt2 })
+            }
+            Model::GptWide => {
+                Self::Gpt2(Gpt2Config { layers: 4, width: 1024, heads: 16, inner: 4096, ..gpt2 })
+            }
+            _ => Self::Gpt2(gpt2),
         }
-        _ => Box::new(Gpt2::new(&root, &gpt2)?),
-    })
+    }
+
+    fn plan(&self) -> phalanx_tensor::Result<TensorPlan> {
+        match self {
+            Self::Gpt2(config) => config.tensor_plan(),
+            Self::Decoder(config) => config.tensor_plan(),
+            Self::Bert(config) => config.tensor_plan(),
+            Self::Translation(config) => config.tensor_plan(),
+        }
+    }
 }
 
 /// Returns random numbers below `vocab` by a linear congruence: all tokens occur alike.
@@ -57,14 +90,29 @@ fn rows(ids: &[u32], batch: usize) -> Result<Value> {
 }
 
 /// Builds the model and its loss on a rank's texts.
-pub(super) fn build(args: &TrainArgs, device: &ComputeDevice) -> Result<(ParamStore, Forward)> {
-    let builder = StoreBuilder::new(layout(args, device));
-    let forward = match args.model() {
-        Model::Bert => bert(&builder, args)?,
-        Model::Translation => translation(&builder, args)?,
-        _ => next_token(&builder, args)?,
+pub(super) fn build(
+    args: &TrainArgs,
+    ranks: &StrategyRanks,
+    device: &ComputeDevice,
+) -> Result<(ParamStore, Forward)> {
+    let sizes = Sizes::of(args);
+    let cut = ranks.layout(&sizes.plan()?);
+    let builder = StoreBuilder::new(BuildOptions { layout: cut, ..layout(args, device) });
+    let (root, texts) = (builder.root(), Texts { number: ranks.samples(), tokens: args.tokens });
+    let forward = match &sizes {
+        Sizes::Bert(config) => bert(&root, config, texts)?,
+        Sizes::Translation(config) => translation(&root, config, texts)?,
+        Sizes::Gpt2(config) => next_token(Gpt2::new(&root, config)?, texts)?,
+        Sizes::Decoder(config) => next_token(Decoder::new(&root, config)?, texts)?,
     };
     Ok((builder.build()?, forward))
+}
+
+/// The texts of a rank.
+#[derive(Clone, Copy)]
+struct Texts {
+    number: usize,
+    tokens: usize,
 }
 
 /// Multiplies the number of texts by that of the counted tokens of each.
@@ -76,8 +124,8 @@ fn tokens_over(over: LossDivisor, tokens: usize) -> LossDivisor {
 }
 
 /// Builds a model that predicts every next token.
-fn next_token(builder: &StoreBuilder, args: &TrainArgs) -> Result<Forward> {
-    let (model, tokens, batch) = (model(builder, args)?, args.tokens, args.batch);
+fn next_token(model: impl LanguageModel + 'static, texts: Texts) -> Result<Forward> {
+    let Texts { number: batch, tokens } = texts;
     let ids = random_tokens(batch * tokens + 1, model.vocab());
     let labels = ids[1..].to_vec();
     let input = TokenInput::new(&Tensor::from_slice(&ids[..batch * tokens], (batch, tokens), &Device::Cpu)?)?;
@@ -90,10 +138,9 @@ fn next_token(builder: &StoreBuilder, args: &TrainArgs) -> Result<Forward> {
 }
 
 /// Builds BERT-base with its head on 15 % of the tokens.
-fn bert(builder: &StoreBuilder, args: &TrainArgs) -> Result<Forward> {
-    let config = BertConfig { context: args.tokens.max(512), ..BertConfig::default().with_dropout(0.0) };
-    let model = BertMasked::new(&builder.root(), &config)?;
-    let (tokens, batch) = (args.tokens, args.batch);
+fn bert(root: &Scope, config: &BertConfig, texts: Texts) -> Result<Forward> {
+    let model = BertMasked::new(root, config)?;
+    let Texts { number: batch, tokens } = texts;
     let ids = random_tokens(batch * tokens, config.vocab);
     let masked = masked_of(tokens);
     let spread = |row: usize| (0..masked).map(move |at| (row * tokens + at * tokens / masked) as u32);
@@ -117,11 +164,9 @@ fn masked_of(tokens: usize) -> usize {
 }
 
 /// Builds the Transformer's base model in Marian's layout, on pairs of texts of the same length.
-fn translation(builder: &StoreBuilder, args: &TrainArgs) -> Result<Forward> {
-    let config =
-        TranslationConfig { context: args.tokens.max(512), dropout: 0.0, ..TranslationConfig::default() };
-    let model = Translator::new(&builder.root(), &config)?;
-    let (tokens, batch) = (args.tokens, args.batch);
+fn translation(root: &Scope, config: &TranslationConfig, texts: Texts) -> Result<Forward> {
+    let model = Translator::new(root, config)?;
+    let Texts { number: batch, tokens } = texts;
     let ids = random_tokens(3 * batch * tokens, config.vocab - 1);
     let [source, seen, labels] =
         [0, 1, 2].map(|part| ids[part * batch * tokens..][..batch * tokens].to_vec());

@@ -7,6 +7,7 @@ mod precision;
 mod rank;
 mod replica;
 mod stackgan;
+mod strategy_ranks;
 
 use anyhow::{Context as _, Result};
 use clap::{Args, FromArgMatches as _, ValueEnum};
@@ -39,8 +40,9 @@ pub(crate) struct TrainArgs {
     /// Ranks, as threads of this process
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     ranks: u64,
-    /// The parallel strategy: ddp, zero1, zero2, fsdp, hsdp; or none, without communication. Several, separated by
-    /// commas, alternate by round and are compared with the first
+    /// The parallel strategy: ddp, zero1, zero2, fsdp, hsdp; tensor, whose ranks share the layers of language models, or sequence, whose
+    /// ranks share sequences too, both on the texts of all ranks; or none, without communication. Several, separated by commas, alternate
+    /// by round and are compared with the first
     #[arg(long, default_value = "ddp", value_delimiter = ',')]
     strategy: Vec<String>,
     /// The device of the ranks
@@ -143,6 +145,47 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
     Ok(())
 }
 
+/// The arguments of a comparison of models whose layers are cut with models whose batch is.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ParallelArgs {
+    /// Texts of each rank in a step; ranks that share layers all compute those of all ranks
+    #[arg(long, default_value_t = 4, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
+    batch: usize,
+    /// Tokens of a text
+    #[arg(long, default_value_t = 256, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
+    tokens: usize,
+    /// Ranks, as threads of this process; those of the peer are processes
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..))]
+    ranks: u64,
+    /// The strategies, of `bench train`; the first is compared with
+    #[arg(long, default_value = "ddp,tensor", value_delimiter = ',')]
+    strategy: Vec<String>,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Measures two sizes of GPT-2 in f32 and in bf16: cut by samples, and by layers.
+pub(crate) fn run_parallel(args: &ParallelArgs) -> Result<()> {
+    let ParallelArgs { batch, tokens, ranks, strategy, common } = args;
+    let mut all = Vec::new();
+    for model in [Model::GptSmall, Model::GptWide] {
+        for precision in [Precision::F32, Precision::Bf16] {
+            all.push(measure(&TrainArgs {
+                model: Some(model),
+                batch: *batch,
+                tokens: *tokens,
+                ranks: *ranks,
+                strategy: strategy.clone(),
+                precision,
+                common: common.clone(),
+                ..TrainArgs::parse_from_nothing()?
+            })?);
+            println!();
+        }
+    }
+    common.write(&json!({ "trainings": all }))
+}
+
 /// Rejects options that exclude each other.
 fn check(args: &TrainArgs) -> Result<()> {
     let (world, common) = (args.ranks, &args.common);
@@ -154,8 +197,8 @@ fn check(args: &TrainArgs) -> Result<()> {
     anyhow::ensure!(
         common.peer.is_none()
             || matches!(args.precision, Precision::F32 | Precision::Tf32)
-            || (args.precision != Precision::F16 && world == 1),
-        "--peer computes in f32, or with one rank in bf16; not in {} on {world} ranks",
+            || args.precision != Precision::F16 && (world == 1 || args.model().is_language()),
+        "--peer computes in f32, or in bf16 with one rank or a language model; not in {} on {world} ranks",
         args.precision.name()
     );
     anyhow::ensure!(
@@ -210,7 +253,7 @@ fn measure(args: &TrainArgs) -> Result<Json> {
             row.peer = Some(torch_ranks(&json!({
                 "model": name, "batch": args.batch, "size": args.image_size, "tokens": args.tokens,
                 "cifar_stem": args.cifar_stem, "strategy": of_peer(row.strategy), "ranks": world, "threads": common.threads(),
-                "rounds": common.rounds,
+                "rounds": common.rounds, "precision": args.precision.of_peer(),
             }))?);
         }
     }
@@ -243,7 +286,11 @@ fn results(mut circumstances: Json, rows: Vec<Json>) -> Json {
 
 /// Returns PyTorch's counterpart of a strategy.
 fn of_peer(strategy: &str) -> &'static str {
-    if matches!(strategy, "fsdp" | "zero3") { "fsdp" } else { "ddp" }
+    match strategy {
+        "fsdp" | "zero3" => "fsdp",
+        "tensor" | "sequence" => "tensor",
+        _ => "ddp",
+    }
 }
 
 fn print(args: &TrainArgs, name: &str, rows: &[Row<'_>], memory: Option<u64>, peer_memory: Option<u64>) {

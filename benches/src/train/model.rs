@@ -31,6 +31,8 @@ pub(super) enum Model {
     Gpt2,
     /// GPT-2 of 6 layers of 384 with 6 heads and its vocabulary of 50,257
     GptSmall,
+    /// GPT-2 of 4 layers of 1024 with 16 heads and its vocabulary of 50,257
+    GptWide,
     /// A decoder like Llama's of 8 layers of 384, 6 heads that share 2, a vocabulary of 20,480, tied
     #[value(name = "llama-20m")]
     Llama20m,
@@ -76,10 +78,8 @@ pub(super) fn build(args: &TrainArgs, device: &ComputeDevice, batch: usize) -> R
         }
         Model::Cvae => cvae(&builder, size, batch, images)?,
         Model::Unet => unet(&builder, size, batch, &put)?,
-        Model::Gpt2 | Model::GptSmall | Model::Llama20m | Model::Bert | Model::Translation => {
-            anyhow::bail!("a language model has no images")
-        }
         Model::Stackgan1 | Model::Stackgan2 => anyhow::bail!("StackGAN has two losses"),
+        _ => anyhow::bail!("a language model has no images"),
     };
     Ok((builder.build()?, forward))
 }

@@ -12,6 +12,7 @@ use phalanx_tensor::{ComputeDevice, Context};
 
 use super::model::{Model, build};
 use super::replica::{Replica, Step, StepCost};
+use super::strategy_ranks::StrategyRanks;
 use super::{Row, TrainArgs, language, stackgan};
 
 /// Builds the training step of a model with one loss.
@@ -23,11 +24,12 @@ fn single_loss_step(
     mut optimizer: impl Optimizer + 'static,
 ) -> Result<Step> {
     let global = args.batch * comm.world_size();
+    let ranks = StrategyRanks::new(args, strategy, comm, device)?;
     let (store, forward) = match args.model().is_language() {
-        true => language::build(args, device)?,
-        false => build(args, device, args.batch)?,
+        true => language::build(args, &ranks, device)?,
+        false => build(args, device, ranks.samples())?,
     };
-    let replica = Replica::new(args, strategy, &store, comm, device)?;
+    let replica = Replica::new(args, ranks, &store, device)?;
     Ok(Box::new(move |context, step| {
         let tape = replica.tape(context, step);
         let loss = forward(&tape, LossDivisor::Count(global))?;

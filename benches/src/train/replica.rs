@@ -3,15 +3,16 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use phalanx_collectives::{CommStats, Communicator, threads};
-use phalanx_sharding::{DataParallel, Observed as _, Options, ProcessMesh, Strategy};
+use phalanx_collectives::CommStats;
+use phalanx_sharding::{DataParallel, Observed as _};
 use phalanx_tensor::optim::{Optimizer, scale_grads};
 use phalanx_tensor::{
-    ArithmeticCount, ComputeDevice, Context, Key, ParamStore, Recompute, Session, Tape, Value,
+    ArithmeticCount, ComputeDevice, Context, Key, ParamStore, Recompute, Session, Tape, TensorGroup, Value,
 };
 
 use super::TrainArgs;
 use super::precision::Precision;
+use super::strategy_ranks::StrategyRanks;
 
 /// The cost of a rank's steps.
 #[derive(Debug, Clone, Copy, Default)]
@@ -32,25 +33,18 @@ pub(super) struct Replica {
     recompute: Recompute,
     device: ComputeDevice,
     arithmetic: ArithmeticCount,
+    tensor: Option<TensorGroup>,
 }
 
 impl Replica {
     pub(super) fn new(
         args: &TrainArgs,
-        strategy: &str,
+        ranks: StrategyRanks,
         store: &ParamStore,
-        comm: Communicator,
         device: &ComputeDevice,
     ) -> Result<Self> {
-        // Without communication each rank is a separate world.
-        let (comm, strategy) = match strategy {
-            "none" => (threads(1)?.remove(0), "ddp"),
-            name => (comm, name),
-        };
-        let (overlap, threads) = (args.overlap.overlap(), args.common.threads());
-        let options = Options { overlap, threads, ..Options::default() };
-        let row = Strategy::named(strategy)?;
-        let parallel = DataParallel::with_options(store, ProcessMesh::suiting(comm, &row, 0)?, row, options)?;
+        let tensor = ranks.tensor().cloned();
+        let parallel = ranks.share(store, args)?;
         let recompute = if args.recompute > 0 { Recompute::Every(args.recompute) } else { Recompute::Never };
         Ok(Self {
             parallel,
@@ -58,6 +52,7 @@ impl Replica {
             recompute,
             device: device.clone(),
             arithmetic: ArithmeticCount::default(),
+            tensor,
         })
     }
 
@@ -69,6 +64,7 @@ impl Replica {
             recompute: self.recompute,
             device: self.device.clone(),
             arithmetic: self.arithmetic.clone(),
+            tensor_group: self.tensor.clone(),
             ..Session::training(context.clone(), Key::new(0).step(step))
         })
     }

@@ -13,6 +13,7 @@ use phalanx_tensor::{ComputeDevice, StoreBuilder, Tape, Value};
 use super::TrainArgs;
 use super::model::{Model, layout};
 use super::replica::{Replica, Step, StepCost};
+use super::strategy_ranks::StrategyRanks;
 
 /// The generators. Stage II has both; the generator of stage I is then frozen.
 struct Generators {
@@ -56,8 +57,8 @@ pub(super) fn step(
     let (still, learnt) =
         if second { (Some(of_one.build()?), of_g.build()?) } else { (None, of_one.build()?) };
     let (g, d) = (
-        Replica::new(args, strategy, &learnt, comm.clone(), device)?,
-        Replica::new(args, strategy, &of_d.build()?, comm, device)?,
+        Replica::new(args, StrategyRanks::new(args, strategy, comm.clone(), device)?, &learnt, device)?,
+        Replica::new(args, StrategyRanks::new(args, strategy, comm, device)?, &of_d.build()?, device)?,
     );
     let maker = Generators { one, two };
     let random = |dims: &[usize]| {
