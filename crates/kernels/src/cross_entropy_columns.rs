@@ -4,6 +4,7 @@ use crate::context::Context;
 use crate::cross_entropy::{CrossEntropyOptions, CrossEntropyRows};
 use crate::error::{Result, check_len};
 use crate::float::Float;
+use crate::reduce::sum_slice;
 use crate::softmax::row_max;
 use crate::unary::tanh;
 
@@ -20,6 +21,9 @@ pub struct CrossEntropyColumns<'a> {
 
 /// The numbers that [`cross_entropy_parts`] finds of each row.
 pub const ROW_PARTS: usize = 4;
+
+/// The logits of a row that are worked on at a time.
+const PIECE: usize = 1024;
 
 /// The numbers that a row's loss follows from, of some columns or of all.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -126,10 +130,17 @@ fn row_part<T: Float>(row: &[T], label: Option<usize>, of: &CrossEntropyColumns<
     let mut part = RowPart { max: max.to_f64(), ..RowPart::NONE };
     // Of columns that are all −∞ the sum is 0.
     let max = if part.max == f64::NEG_INFINITY { T::ZERO } else { max };
-    for x in row {
-        let x = of.capped(*x);
-        part.sum += (x - max).exp().to_f64();
-        part.total += x.to_f64();
+    // Pieces stay in the cache, and are summed as the whole row of one rank is.
+    let mut piece = [T::ZERO; PIECE];
+    for values in row.chunks(PIECE) {
+        let piece = &mut piece[..values.len()];
+        piece.copy_from_slice(values);
+        if of.rows.options.soft_cap.is_some() {
+            piece.iter_mut().for_each(|x| *x = of.capped(*x));
+        }
+        part.total += sum_slice(piece);
+        piece.iter_mut().for_each(|x| *x = (*x - max).exp());
+        part.sum += sum_slice(piece);
     }
     part.label = label.map_or(0.0, |label| of.capped(row[label]).to_f64());
     part
@@ -215,13 +226,15 @@ fn replace_row<T: Float>(
     let (shift, factor) = (T::from_f64(log_sum), T::from_f64(scale * (1.0 + 2.0 * z_loss * log_sum)));
     let uniform = T::from_f64(scale * smoothing / of.classes() as f64);
     let target = T::from_f64(scale * (1.0 - smoothing));
-    let slope_of_cap = |x: T| match soft_cap {
-        Some(cap) => {
-            let inverse = T::from_f64(1.0 / cap);
-            T::ONE - (x * inverse) * (x * inverse)
+    let Some(cap) = soft_cap else {
+        row.iter_mut().for_each(|x| *x = (*x - shift).exp() * factor - uniform);
+        if let Some(label) = label {
+            row[label] -= target;
         }
-        None => T::ONE,
+        return;
     };
+    let inverse = T::from_f64(1.0 / cap);
+    let slope_of_cap = |x: T| T::ONE - (x * inverse) * (x * inverse);
     let of_label = label.map(|label| target * slope_of_cap(of.capped(row[label])));
     for x in row.iter_mut() {
         let capped = of.capped(*x);
