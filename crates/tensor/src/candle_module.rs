@@ -24,7 +24,7 @@ use crate::{Init, Result, TensorError};
 pub struct CandleModule<M> {
     build: Box<dyn Fn(VarBuilder<'_>) -> candle_core::Result<M> + Send + Sync>,
     block: String,
-    params: Vec<(String, Param)>,
+    params: NamedParams,
 }
 
 /// The variables that a module requests, sorted by name: candle's order may differ between runs.
@@ -83,6 +83,25 @@ fn init_of(init: &candle_nn::Init, shape: &Shape) -> Init {
     }
 }
 
+/// The parameters of a module or layer, with candle's names.
+pub(crate) type NamedParams = Vec<(String, Param)>;
+
+/// Registers the variables that a module requests. Returns the module, whose variables are zeros.
+pub(crate) fn registered<M>(
+    scope: &Scope,
+    build: impl FnOnce(VarBuilder<'_>) -> candle_core::Result<M>,
+) -> Result<(M, NamedParams)> {
+    let asked = VariableRequests::default();
+    let module = build(VarBuilder::from_backend(Box::new(asked.clone()), scope.dtype(), Device::Cpu))?;
+    let asked = std::mem::take(&mut *asked.0.lock().unwrap_or_else(PoisonError::into_inner));
+    let mut params = Vec::with_capacity(asked.len());
+    for (name, (shape, init)) in asked {
+        let init = init_of(&init, &shape);
+        params.push((name.clone(), scope.param(&name, shape, init)?));
+    }
+    Ok((module, params))
+}
+
 impl<M> std::fmt::Debug for CandleModule<M> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_list().entries(self.params.iter().map(|(name, _)| name)).finish()
@@ -93,18 +112,19 @@ impl<M> CandleModule<M> {
     /// Registers the variables of the module that `build` makes.
     ///
     /// # Errors
-    /// Errors of candle, and duplicate names.
+    /// Errors of candle, duplicate names, and [`TensorError::TensorPlan`] if a plan cuts a variable over ranks: candle computes with whole
+    /// ones ([`crate::CandleLayer`] with portions).
     pub fn register(
         scope: &Scope,
         build: impl Fn(VarBuilder<'_>) -> candle_core::Result<M> + Send + Sync + 'static,
     ) -> Result<Self> {
-        let asked = VariableRequests::default();
-        build(VarBuilder::from_backend(Box::new(asked.clone()), scope.dtype(), Device::Cpu))?;
-        let asked = std::mem::take(&mut *asked.0.lock().unwrap_or_else(PoisonError::into_inner));
-        let mut params = Vec::with_capacity(asked.len());
-        for (name, (shape, init)) in asked {
-            let init = init_of(&init, &shape);
-            params.push((name.clone(), scope.param(&name, shape, init)?));
+        let (_, params) = registered(scope, &build)?;
+        if let Some((_, param)) = params.iter().find(|(_, param)| param.portion().is_some()) {
+            return Err(TensorError::TensorPlan(format!(
+                "`{}` is of a module that candle computes, with whole variables; register its layer as `CandleLayer`, or give it the rule \
+                 `whole`",
+                param.name()
+            )));
         }
         Ok(Self { build: Box::new(build), block: scope.block_name().to_owned(), params })
     }

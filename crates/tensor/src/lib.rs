@@ -68,6 +68,8 @@
 
 pub mod backend;
 #[cfg(feature = "candle-nn")]
+mod candle_layer;
+#[cfg(feature = "candle-nn")]
 pub mod candle_module;
 pub mod error;
 pub mod gradcheck;
@@ -86,6 +88,8 @@ pub mod store;
 pub mod tape;
 
 pub use backend::{Array, ArrayBackend, ComputeDevice, DeviceArray};
+#[cfg(feature = "candle-nn")]
+pub use candle_layer::{CandleLayer, KnownLayer};
 #[cfg(feature = "candle-nn")]
 pub use candle_module::CandleModule;
 pub use error::{HookResult, Result, TensorError};

@@ -5,6 +5,7 @@ mod agreement;
 mod checking;
 mod collective;
 mod common;
+mod cut_candle;
 mod cut_case;
 mod cut_image_models;
 mod cut_precision;

@@ -1,0 +1,157 @@
+//! Layers of candle-nn that ops of this crate compute, so that they can be cut over ranks.
+
+use candle_nn::{Conv2d, Embedding, Linear, VarBuilder};
+
+use crate::candle_module::registered;
+use crate::ops::{self, Conv2dOptions};
+use crate::store::{Param, Scope};
+use crate::tape::{Tape, Value};
+use crate::{Result, TensorError};
+
+/// A layer of candle-nn that an op of this crate computes: [`Linear`], [`Conv2d`] and [`Embedding`].
+pub trait KnownLayer: Sized {
+    /// What an op needs to know beside the parameters.
+    type Options: Copy + Send + Sync + std::fmt::Debug;
+
+    /// Returns what the op needs to know.
+    fn options(&self) -> Self::Options;
+
+    /// Computes the layer with these parameters.
+    ///
+    /// # Errors
+    /// Those of the op.
+    fn compute(
+        options: Self::Options,
+        tape: &Tape,
+        x: &Value,
+        weight: &Value,
+        bias: Option<&Value>,
+    ) -> Result<Value>;
+}
+
+impl KnownLayer for Linear {
+    type Options = ();
+
+    fn options(&self) {}
+
+    fn compute(
+        (): Self::Options,
+        tape: &Tape,
+        x: &Value,
+        weight: &Value,
+        bias: Option<&Value>,
+    ) -> Result<Value> {
+        ops::linear(tape, x, weight, bias)
+    }
+}
+
+impl KnownLayer for Conv2d {
+    type Options = Conv2dOptions;
+
+    fn options(&self) -> Conv2dOptions {
+        let config = self.config();
+        Conv2dOptions {
+            stride: [config.stride; 2],
+            padding: [config.padding; 2],
+            dilation: [config.dilation; 2],
+            groups: config.groups,
+        }
+    }
+
+    fn compute(
+        options: Conv2dOptions,
+        tape: &Tape,
+        x: &Value,
+        weight: &Value,
+        bias: Option<&Value>,
+    ) -> Result<Value> {
+        ops::conv2d(tape, x, weight, bias, options)
+    }
+}
+
+impl KnownLayer for Embedding {
+    type Options = ();
+
+    fn options(&self) {}
+
+    fn compute(
+        (): Self::Options,
+        tape: &Tape,
+        x: &Value,
+        weight: &Value,
+        _: Option<&Value>,
+    ) -> Result<Value> {
+        ops::embedding(tape, weight, &x.array()?)
+    }
+}
+
+/// A layer of candle-nn with its variables in a [`crate::ParamStore`], computed by an op of this crate.
+///
+/// It has the names, shapes and initial values of [`crate::CandleModule`], and may be cut over ranks: a rank that holds a portion of the
+/// variables computes with it as [`crate::nn`]'s layers do. So a model of candle-nn is cut by registering its large layers one by one;
+/// everything between them stays candle code in segments ([`Tape::segment`], [`crate::CandleModule`]).
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use phalanx_tensor::{BuildOptions, CandleLayer, StoreBuilder, Tape, Value};
+/// # use phalanx_tensor::{Context, Key, Session};
+///
+/// # fn main() -> phalanx_tensor::Result<()> {
+/// let builder = StoreBuilder::new(BuildOptions::default());
+/// let layer = CandleLayer::register(&builder.root().pp("up"), |vb| candle_nn::linear(4, 7, vb))?;
+/// let store = builder.build()?;
+/// assert_eq!(store.param("up.weight")?.dims(), [7, 4]);
+/// # let tape = Tape::recording(Session::training(std::sync::Arc::new(Context::new(1)), Key::new(0)));
+/// let y = layer.forward(&tape, &Value::constant(Tensor::new(&[[1.0_f32, 2.0, 3.0, 4.0]], &Device::Cpu)?))?;
+/// assert_eq!(y.dims(), [1, 7]);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct CandleLayer<L: KnownLayer> {
+    block: String,
+    weight: Param,
+    bias: Option<Param>,
+    options: L::Options,
+}
+
+impl<L: KnownLayer> CandleLayer<L> {
+    /// Registers the variables of the layer that `build` makes: a weight, and perhaps a bias.
+    ///
+    /// # Errors
+    /// Errors of candle, duplicate names, other variables, and those of a plan that cannot cut them.
+    pub fn register(
+        scope: &Scope,
+        build: impl FnOnce(VarBuilder<'_>) -> candle_core::Result<L>,
+    ) -> Result<Self> {
+        let (layer, params) = registered(scope, build)?;
+        let (mut weight, mut bias) = (None, None);
+        for (name, param) in params {
+            let place = match name.rsplit('.').next() {
+                Some("weight") => &mut weight,
+                Some("bias") => &mut bias,
+                _ => {
+                    let problem = format!("the candle layer has `{name}` beside a weight and a bias");
+                    return Err(TensorError::Backward(problem));
+                }
+            };
+            *place = Some(param);
+        }
+        let weight =
+            weight.ok_or_else(|| TensorError::Backward("the candle layer has no weight".to_owned()))?;
+        Ok(Self { block: scope.block_name().to_owned(), weight, bias, options: layer.options() })
+    }
+
+    /// Runs the layer.
+    ///
+    /// # Errors
+    /// If shapes or placements do not match.
+    pub fn forward(&self, tape: &Tape, x: &Value) -> Result<Value> {
+        let compute = || {
+            let weight = tape.param(&self.weight)?;
+            let bias = self.bias.as_ref().map(|bias| tape.param(bias)).transpose()?;
+            L::compute(self.options, tape, x, &weight, bias.as_ref())
+        };
+        if self.block.is_empty() { compute() } else { tape.in_block(&self.block, compute) }
+    }
+}
