@@ -33,6 +33,7 @@ mod language;
 mod launchers;
 mod logical_ranks;
 mod matrix;
+mod mesh_pairs;
 #[cfg(feature = "mpi")]
 mod mpi;
 mod own_training;
