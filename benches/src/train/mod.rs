@@ -149,7 +149,7 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ParallelArgs {
     /// Texts of each rank in a step; ranks that share layers all compute those of all ranks
-    #[arg(long, default_value_t = 4, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
+    #[arg(long, default_value_t = 1, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
     batch: usize,
     /// Tokens of a text
     #[arg(long, default_value_t = 256, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
