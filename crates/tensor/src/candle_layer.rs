@@ -10,16 +10,16 @@ use crate::{Result, TensorError};
 
 /// A layer of candle-nn that an op of this crate computes: [`Linear`], [`Conv2d`] and [`Embedding`].
 pub trait KnownLayer: Sized {
-    /// What an op needs to know beside the parameters.
+    /// The settings of the op, apart from the parameters.
     type Options: Copy + Send + Sync + std::fmt::Debug;
 
-    /// Returns what the op needs to know.
+    /// Returns the settings of the op.
     fn options(&self) -> Self::Options;
 
     /// Computes the layer with these parameters.
     ///
     /// # Errors
-    /// Those of the op.
+    /// The op's.
     fn compute(
         options: Self::Options,
         tape: &Tape,
@@ -131,7 +131,8 @@ impl<L: KnownLayer> CandleLayer<L> {
                 Some("weight") => &mut weight,
                 Some("bias") => &mut bias,
                 _ => {
-                    let problem = format!("the candle layer has `{name}` beside a weight and a bias");
+                    let problem =
+                        format!("the candle layer has `{name}`, and an op takes a weight and a bias");
                     return Err(TensorError::Backward(problem));
                 }
             };

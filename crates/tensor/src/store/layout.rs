@@ -137,7 +137,7 @@ fn deciding_bytes(param: &ParamSpec, options: &BuildOptions) -> usize {
 /// parameters together. A group outside of blocks has its own bucket: its parameters are used at any time, and no
 /// listener announces when their gradients begin.
 ///
-/// Portions and whole parameters never share a bucket. What shards and codecs make of a whole parameter must not depend on portions beside
+/// Portions and whole parameters never share a bucket. What shards and codecs make of a whole parameter must not depend on portions next to
 /// it, which differ between the ranks that hold it alike.
 pub(super) fn lay_out(params: &[&ParamSpec], options: &BuildOptions) -> Vec<BucketLayout> {
     let mut groups: Vec<GroupDraft<'_>> = Vec::new();
