@@ -21,6 +21,7 @@ use device::Device;
 use model::Model;
 use precision::Precision;
 use rank::RankThreads;
+use strategy_ranks::cuts_layers;
 
 /// The arguments of a measurement.
 #[derive(Debug, Clone, Args)]
@@ -204,6 +205,12 @@ fn check(args: &TrainArgs) -> Result<()> {
     anyhow::ensure!(
         common.peer.is_none() || world == 1 || args.model() != Model::Bert,
         "--peer has one rank of bert; leave it out, or --ranks {world}"
+    );
+    anyhow::ensure!(
+        common.peer.is_none()
+            || !args.strategy.iter().any(|strategy| cuts_layers(strategy))
+            || matches!(args.model(), Model::Gpt2 | Model::GptSmall | Model::GptWide),
+        "--peer cuts layers of gpt2, gpt-small and gpt-wide"
     );
     anyhow::ensure!(
         args.device == Device::Cpu || world == 1 || common.peer.is_none(),

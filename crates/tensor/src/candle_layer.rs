@@ -8,80 +8,44 @@ use crate::store::{Param, Scope};
 use crate::tape::{Tape, Value};
 use crate::{Result, TensorError};
 
+/// The op of this crate that computes a layer of candle-nn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LayerOp {
+    /// [`ops::linear`].
+    Linear,
+    /// [`ops::conv2d`] with these options.
+    Conv2d(Conv2dOptions),
+    /// [`ops::embedding`].
+    Embedding,
+}
+
 /// A layer of candle-nn that an op of this crate computes: [`Linear`], [`Conv2d`] and [`Embedding`].
-pub trait KnownLayer: Sized {
-    /// The settings of the op, apart from the parameters.
-    type Options: Copy + Send + Sync + std::fmt::Debug;
-
-    /// Returns the settings of the op.
-    fn options(&self) -> Self::Options;
-
-    /// Computes the layer with these parameters.
-    ///
-    /// # Errors
-    /// The op's.
-    fn compute(
-        options: Self::Options,
-        tape: &Tape,
-        x: &Value,
-        weight: &Value,
-        bias: Option<&Value>,
-    ) -> Result<Value>;
+pub trait KnownLayer {
+    /// Returns the op.
+    fn op(&self) -> LayerOp;
 }
 
 impl KnownLayer for Linear {
-    type Options = ();
-
-    fn options(&self) {}
-
-    fn compute(
-        (): Self::Options,
-        tape: &Tape,
-        x: &Value,
-        weight: &Value,
-        bias: Option<&Value>,
-    ) -> Result<Value> {
-        ops::linear(tape, x, weight, bias)
+    fn op(&self) -> LayerOp {
+        LayerOp::Linear
     }
 }
 
 impl KnownLayer for Conv2d {
-    type Options = Conv2dOptions;
-
-    fn options(&self) -> Conv2dOptions {
+    fn op(&self) -> LayerOp {
         let config = self.config();
-        Conv2dOptions {
+        LayerOp::Conv2d(Conv2dOptions {
             stride: [config.stride; 2],
             padding: [config.padding; 2],
             dilation: [config.dilation; 2],
             groups: config.groups,
-        }
-    }
-
-    fn compute(
-        options: Conv2dOptions,
-        tape: &Tape,
-        x: &Value,
-        weight: &Value,
-        bias: Option<&Value>,
-    ) -> Result<Value> {
-        ops::conv2d(tape, x, weight, bias, options)
+        })
     }
 }
 
 impl KnownLayer for Embedding {
-    type Options = ();
-
-    fn options(&self) {}
-
-    fn compute(
-        (): Self::Options,
-        tape: &Tape,
-        x: &Value,
-        weight: &Value,
-        _: Option<&Value>,
-    ) -> Result<Value> {
-        ops::embedding(tape, weight, &x.array()?)
+    fn op(&self) -> LayerOp {
+        LayerOp::Embedding
     }
 }
 
@@ -108,19 +72,19 @@ impl KnownLayer for Embedding {
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct CandleLayer<L: KnownLayer> {
+pub struct CandleLayer {
+    op: LayerOp,
     block: String,
     weight: Param,
     bias: Option<Param>,
-    options: L::Options,
 }
 
-impl<L: KnownLayer> CandleLayer<L> {
+impl CandleLayer {
     /// Registers the variables of the layer that `build` makes: a weight, and perhaps a bias.
     ///
     /// # Errors
     /// Errors of candle, duplicate names, other variables, and those of a plan that cannot cut them.
-    pub fn register(
+    pub fn register<L: KnownLayer>(
         scope: &Scope,
         build: impl FnOnce(VarBuilder<'_>) -> candle_core::Result<L>,
     ) -> Result<Self> {
@@ -140,7 +104,7 @@ impl<L: KnownLayer> CandleLayer<L> {
         }
         let weight =
             weight.ok_or_else(|| TensorError::Backward("the candle layer has no weight".to_owned()))?;
-        Ok(Self { block: scope.block_name().to_owned(), weight, bias, options: layer.options() })
+        Ok(Self { op: layer.op(), block: scope.block_name().to_owned(), weight, bias })
     }
 
     /// Runs the layer.
@@ -151,7 +115,11 @@ impl<L: KnownLayer> CandleLayer<L> {
         let compute = || {
             let weight = tape.param(&self.weight)?;
             let bias = self.bias.as_ref().map(|bias| tape.param(bias)).transpose()?;
-            L::compute(self.options, tape, x, &weight, bias.as_ref())
+            match self.op {
+                LayerOp::Linear => ops::linear(tape, x, &weight, bias.as_ref()),
+                LayerOp::Conv2d(options) => ops::conv2d(tape, x, &weight, bias.as_ref(), options),
+                LayerOp::Embedding => ops::embedding(tape, &weight, &x.array()?),
+            }
         };
         if self.block.is_empty() { compute() } else { tape.in_block(&self.block, compute) }
     }

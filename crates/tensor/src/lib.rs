@@ -89,7 +89,7 @@ pub mod tape;
 
 pub use backend::{Array, ArrayBackend, ComputeDevice, DeviceArray};
 #[cfg(feature = "candle-nn")]
-pub use candle_layer::{CandleLayer, KnownLayer};
+pub use candle_layer::{CandleLayer, KnownLayer, LayerOp};
 #[cfg(feature = "candle-nn")]
 pub use candle_module::CandleModule;
 pub use error::{HookResult, Result, TensorError};

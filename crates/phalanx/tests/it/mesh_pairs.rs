@@ -12,6 +12,22 @@ use crate::harness::{Place, side_by_side};
 /// A number of ranks, their strategy, and their degrees.
 type Mesh = (usize, &'static str, &'static str);
 
+/// Meshes that a model of six heads can be cut over.
+pub(crate) const MESHES_OF_SIX_HEADS: [Mesh; 12] = [
+    (1, "ddp", ""),
+    (2, "ddp", "parallel.tensor=2"),
+    (4, "fsdp", "parallel.shard=2 parallel.tensor=2"),
+    (3, "ddp", "parallel.tensor=3"),
+    (2, "fsdp", ""),
+    (4, "zero1", "parallel.tensor=4"),
+    (6, "zero2", "parallel.tensor=3"),
+    (1, "ddp", "parallel.tensor=1"),
+    (8, "hsdp", "parallel.replicate=2 parallel.shard=2 parallel.tensor=2"),
+    (4, "dp", "parallel.tensor=2"),
+    (6, "fsdp", "parallel.shard=3 parallel.tensor=2"),
+    (3, "zero1", ""),
+];
+
 /// A training by its name, preset and settings, and the meshes that it goes through.
 #[derive(Clone, Copy)]
 struct Subject {
@@ -26,20 +42,7 @@ const GPT: Subject = Subject {
     name: "gpt",
     preset: "tiny-gpt",
     settings: "model.layers=2 model.width=24 model.heads=6 model.context=16 sample.rows=1 sample.tokens=2",
-    meshes: [
-        (1, "ddp", ""),
-        (2, "ddp", "parallel.tensor=2"),
-        (4, "fsdp", "parallel.shard=2 parallel.tensor=2"),
-        (3, "ddp", "parallel.tensor=3"),
-        (2, "fsdp", ""),
-        (4, "zero1", "parallel.tensor=4"),
-        (6, "zero2", "parallel.tensor=3"),
-        (1, "ddp", "parallel.tensor=1"),
-        (8, "hsdp", "parallel.replicate=2 parallel.shard=2 parallel.tensor=2"),
-        (4, "dp", "parallel.tensor=2"),
-        (6, "fsdp", "parallel.shard=3 parallel.tensor=2"),
-        (3, "zero1", ""),
-    ],
+    meshes: MESHES_OF_SIX_HEADS,
 };
 
 /// Two generators, two discriminators and a text encoder with averages, batch norms and Adam. Its norms have eight groups of channels,

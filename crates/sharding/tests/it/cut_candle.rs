@@ -67,9 +67,9 @@ fn by_candle() -> Result<Outcome> {
 
 /// Candle's layers, each of which an op computes.
 struct Layers {
-    table: CandleLayer<candle_nn::Embedding>,
-    convs: [CandleLayer<candle_nn::Conv2d>; 2],
-    fcs: [CandleLayer<candle_nn::Linear>; 2],
+    table: CandleLayer,
+    convs: [CandleLayer; 2],
+    fcs: [CandleLayer; 2],
 }
 
 impl Layers {

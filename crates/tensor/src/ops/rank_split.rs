@@ -125,16 +125,15 @@ impl RankSplit {
     ) -> Result<Array> {
         let backend = whole.backend(context);
         let front = self.in_front(context, whole)?;
-        let (sum, slot) = match self.slot() {
-            Some(slot) => (self.in_slots(context, &front, slot)?, slot),
-            None => (summable(context, &front)?, 0),
-        };
-        let elements = match slot {
-            0 => self.elements(sum.dims()),
-            slot => vec![slot * front.dims()[1..].iter().product::<usize>(); self.lens.len()],
+        let row: usize = front.dims()[1..].iter().product();
+        let (sum, elements, start) = match self.slot() {
+            Some(slot) => {
+                let slots = self.in_slots(context, &front, slot)?;
+                (slots, vec![slot * row; self.lens.len()], self.rank * slot)
+            }
+            None => (summable(context, &front)?, self.elements(front.dims()), self.start),
         };
         group.reduce_scatter(&sum, &elements).map_err(TensorError::hook(self.op))?;
-        let start = if slot > 0 { self.rank * slot } else { self.start };
         let part = backend.narrow(&sum, 0, start, self.lens[self.rank])?;
         backend.cast(&self.in_front(context, &part)?, whole.dtype())
     }

@@ -14,21 +14,24 @@ pub(in crate::engine) struct StateOwner {
 }
 
 impl StateOwner {
-    /// The kind of its tensors.
+    /// The kind of its tensors, of all ranks of the mesh in order.
     pub(in crate::engine) fn kind(self, prefix: &str) -> String {
-        let Self { rank, ranks, tensor } = self;
-        let own = format!("{prefix}{rank:05}-of-{ranks:05}");
-        if tensor.ranks == 1 {
-            return own;
-        }
-        format!("{own}-tensor-{:05}-of-{:05}", tensor.rank, tensor.ranks)
+        let own = self.rank * self.tensor.ranks + self.tensor.rank;
+        format!("{prefix}{own:05}{}", self.mesh())
     }
 
     /// True if a kind is of a rank of a mesh like this rank's.
-    pub(in crate::engine) fn is_of_mesh(self, kind: &str, prefix: &str) -> bool {
-        let all = (0..self.ranks).flat_map(|rank| (0..self.tensor.ranks).map(move |tensor| (rank, tensor)));
-        all.map(|(rank, tensor)| Self { rank, tensor: TensorRank { rank: tensor, ..self.tensor }, ..self })
-            .any(|owner| owner.kind(prefix) == kind)
+    pub(in crate::engine) fn is_of_mesh(self, kind: &str) -> bool {
+        kind.ends_with(&self.mesh())
+    }
+
+    /// The end of the kinds of a mesh.
+    fn mesh(self) -> String {
+        let all = format!("-of-{:05}", self.ranks * self.tensor.ranks);
+        match self.tensor.ranks {
+            1 => all,
+            tensor => format!("{all}-tensor-{tensor:05}"),
+        }
     }
 }
 
