@@ -51,12 +51,7 @@ fn ranks_that_share_layers_follow_one_rank() {
         ("zero2", 4, "zero2", "parallel.tensor=2"),
         ("fsdp", 4, "fsdp", "parallel.shard=2 parallel.tensor=2"),
         ("hsdp", 4, "hsdp", "parallel.replicate=2 parallel.shard=1 parallel.tensor=2"),
-        (
-            "uneven-shards",
-            6,
-            "fsdp",
-            "parallel.shard=2 parallel.tensor=3 model.heads=6 train.check_replicas=1",
-        ),
+        ("uneven-shards", 8, "fsdp", "parallel.shard=2 parallel.tensor=4 train.check_replicas=1"),
         ("six", 6, "zero2", "parallel.tensor=3"),
         ("six-shards", 6, "fsdp", "parallel.shard=3 parallel.tensor=2"),
         ("eight", 8, "ddp", "parallel.tensor=4"),
