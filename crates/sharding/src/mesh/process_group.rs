@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use phalanx_collectives::{CommError, Communicator, FlatBuffer as _, Handle, ReduceOp, Result};
+use phalanx_tensor::group::over;
 use phalanx_tensor::{Array, BegunResult, HookResult, ProcessGroup, Underway};
 
 use phalanx_codecs::buffer::InPlace;
@@ -50,11 +51,11 @@ fn check(operation: &'static str, (lens, ranks): (&[usize], usize), len: usize) 
     }
 }
 
-/// A sum over the ranks of a communicator.
+/// An operation of a communicator.
 #[derive(Debug)]
-struct SumUnderway(Handle<InPlace>);
+struct OperationUnderway(Handle<InPlace>);
 
-impl Underway for SumUnderway {
+impl Underway for OperationUnderway {
     fn wait(self: Box<Self>) -> HookResult {
         self.0.wait()?;
         Ok(())
@@ -92,7 +93,7 @@ impl ProcessGroup for RankGroup {
     }
 
     fn begin_all_reduce(&self, values: &Array) -> BegunResult {
-        Ok(Box::new(SumUnderway(self.0.all_reduce_async(InPlace::of(values)?, ReduceOp::Sum))))
+        Ok(Box::new(OperationUnderway(self.0.all_reduce_async(InPlace::of(values)?, ReduceOp::Sum))))
     }
 
     fn all_gather(&self, values: &Array, lens: &[usize]) -> HookResult {
@@ -103,6 +104,25 @@ impl ProcessGroup for RankGroup {
             false => self.0.all_gatherv_in_place(&mut values, lens)?,
         }
         Ok(())
+    }
+
+    fn begin_all_gather(&self, values: &Array, lens: &[usize]) -> BegunResult {
+        let buffer = InPlace::of(values)?;
+        check("all-gather", (lens, self.0.world_size()), buffer.len())?;
+        if self.is_even(lens, buffer.len()) {
+            return Ok(Box::new(OperationUnderway(self.0.all_gather_in_place_async(buffer))));
+        }
+        self.all_gather(values, lens)?;
+        Ok(over())
+    }
+
+    fn begin_reduce_scatter(&self, values: &Array, lens: &[usize]) -> BegunResult {
+        let buffer = InPlace::of(values)?;
+        Ok(Box::new(OperationUnderway(match self.is_even(lens, buffer.len()) {
+            true => self.0.reduce_scatter_in_place_async(buffer, ReduceOp::Sum),
+            // Uneven parts need an all-reduce.
+            false => self.0.all_reduce_async(buffer, ReduceOp::Sum),
+        })))
     }
 
     fn reduce_scatter(&self, values: &Array, lens: &[usize]) -> HookResult {

@@ -23,8 +23,13 @@ use crate::cut_image_models;
 
 /// The cross-entropy of the next tokens by a language model.
 fn next_tokens(model: Arc<dyn LanguageModel>) -> Loss {
+    next_tokens_of(model, [2, 6])
+}
+
+/// The cross-entropy of the next tokens of texts: their number and length.
+fn next_tokens_of(model: Arc<dyn LanguageModel>, [texts, length]: [usize; 2]) -> Loss {
     Box::new(move |tape| {
-        let tokens = ids(2, 6, model.vocab() as u32);
+        let tokens = ids(texts, length, model.vocab() as u32);
         let states = model.hidden(tape, &TokenInput::new(&tokens)?)?;
         let labels: Vec<u32> = tokens.flatten_all()?.to_vec1::<u32>()?.into_iter().rev().collect();
         let targets = RowTargets { labels: (&labels).into(), weights: None, over: LossDivisor::Batch };
@@ -354,27 +359,44 @@ fn wide_perceptron() -> Case {
     })
 }
 
+/// A language model with texts that are long enough for products in blocks.
+fn long_texts<const TEXTS: usize, const LENGTH: usize>() -> Case {
+    const SIZES: fn() -> Gpt2Config =
+        || Gpt2Config { context: 700, width: 96, layers: 1, heads: 3, inner: 96, ..gpt2() };
+    case("long texts", SIZES().tensor_plan(), &[3], |scope| {
+        Ok(next_tokens_of(Arc::new(Gpt2::new(scope, &SIZES())?), [TEXTS, LENGTH]))
+    })
+}
+
 #[test]
-fn sums_during_products_have_the_same_bits() {
-    let off = on_ranks(3, |comm| {
-        let (case, rank) = (wide_perceptron(), TensorRank { rank: comm.rank(), ranks: 3 });
-        let run = |overlaps| {
-            let group = TensorGroup { ranks: RankGroup::of(&comm), splits_sequences: false, overlaps };
-            step(&case, Some((rank, group)), Recompute::Never).expect("sound")
-        };
-        let (one, other) = (run(true), run(false));
-        assert!(one.loss.to_bits() == other.loss.to_bits());
-        for (one, other) in one.params.iter().zip(&other.params) {
-            let bits = |tensor: &Tensor| -> Vec<u64> {
-                let numbers = tensor.flatten_all().and_then(|flat| flat.to_vec1::<f64>()).expect("f64");
-                numbers.into_iter().map(f64::to_bits).collect()
+fn messages_during_products_change_no_bit() {
+    let cases: [(fn() -> Case, bool); 4] = [
+        (wide_perceptron, false),
+        (long_texts::<1, 691>, false),
+        (long_texts::<1, 691>, true),
+        (long_texts::<3, 231>, true),
+    ];
+    for (case, splits_sequences) in cases {
+        let off = on_ranks(3, move |comm| {
+            let (case, rank) = (case(), TensorRank { rank: comm.rank(), ranks: 3 });
+            let run = |overlaps| {
+                let group = TensorGroup { ranks: RankGroup::of(&comm), splits_sequences, overlaps };
+                step(&case, Some((rank, group)), Recompute::Never).expect("sound")
             };
-            assert!(bits(&one.gradient) == bits(&other.gradient), "{}", one.name);
-        }
-        let whole = step(&case, None, Recompute::Never).expect("sound");
-        difference(&case, &whole, &one, rank)
-    });
-    assert!(off.iter().all(|off| *off < 1e-10), "{off:?}");
+            let (one, other) = (run(true), run(false));
+            assert!(one.loss.to_bits() == other.loss.to_bits());
+            for (one, other) in one.params.iter().zip(&other.params) {
+                let bits = |tensor: &Tensor| -> Vec<u64> {
+                    let numbers = tensor.flatten_all().and_then(|flat| flat.to_vec1::<f64>()).expect("f64");
+                    numbers.into_iter().map(f64::to_bits).collect()
+                };
+                assert!(bits(&one.gradient) == bits(&other.gradient), "{}", one.name);
+            }
+            let whole = step(&case, None, Recompute::Never).expect("sound");
+            difference(&case, &whole, &one, rank)
+        });
+        assert!(off.iter().all(|off| *off < 1e-10), "{splits_sequences}: {off:?}");
+    }
 }
 
 #[test]

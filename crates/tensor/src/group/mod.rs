@@ -10,7 +10,7 @@ use crate::backend::Array;
 use crate::error::HookResult;
 
 /// An operation of a group that is under way.
-pub trait Underway: std::fmt::Debug {
+pub trait Underway: std::fmt::Debug + Send {
     /// Waits for its end. What is computed from then on may use its values.
     ///
     /// # Errors
@@ -26,6 +26,11 @@ impl Underway for Over {
     fn wait(self: Box<Self>) -> HookResult {
         Ok(())
     }
+}
+
+/// Returns an operation that is over.
+pub fn over() -> Box<dyn Underway> {
+    Box::new(Over)
 }
 
 /// The beginning of an operation that may still be under way.
@@ -56,7 +61,7 @@ pub trait ProcessGroup: std::fmt::Debug + Send + Sync {
     /// Errors of the transport.
     fn begin_all_reduce(&self, values: &Array) -> BegunResult {
         self.all_reduce(values)?;
-        Ok(Box::new(Over))
+        Ok(over())
     }
 
     /// Gathers the parts of all ranks: `values` has `lens[0]` elements of rank 0, then those of rank 1, and so on.
@@ -66,12 +71,30 @@ pub trait ProcessGroup: std::fmt::Debug + Send + Sync {
     /// Errors of the transport, and if `lens` do not add up to the number of elements.
     fn all_gather(&self, values: &Array, lens: &[usize]) -> HookResult;
 
+    /// Begins [`ProcessGroup::all_gather`], as [`ProcessGroup::begin_all_reduce`] does.
+    ///
+    /// # Errors
+    /// Those of [`ProcessGroup::all_gather`].
+    fn begin_all_gather(&self, values: &Array, lens: &[usize]) -> BegunResult {
+        self.all_gather(values, lens)?;
+        Ok(over())
+    }
+
     /// Replaces this rank's part of `values`, laid out as in [`ProcessGroup::all_gather`], by its sum over the ranks.
     /// The other parts are unspecified afterwards.
     ///
     /// # Errors
     /// Errors of the transport, and if `lens` do not add up to the number of elements.
     fn reduce_scatter(&self, values: &Array, lens: &[usize]) -> HookResult;
+
+    /// Begins [`ProcessGroup::reduce_scatter`], as [`ProcessGroup::begin_all_reduce`] does.
+    ///
+    /// # Errors
+    /// Those of [`ProcessGroup::reduce_scatter`].
+    fn begin_reduce_scatter(&self, values: &Array, lens: &[usize]) -> BegunResult {
+        self.reduce_scatter(values, lens)?;
+        Ok(over())
+    }
 }
 
 /// Gathers a count of every rank, such as its number of rows.

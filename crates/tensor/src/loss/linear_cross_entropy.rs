@@ -70,7 +70,7 @@ fn in_blocks(
         bias: bias_array.as_ref(),
         precision,
         dtype: wide(input.dtype()),
-        columns: cut.as_ref().map(CutHead::columns),
+        columns: cut.as_ref().filter(|cut| cut.group.size() > 1).map(CutHead::columns),
     };
     let targets = targets.on(backend, sizes[0], options)?;
     let wants = [x, w].map(Value::needs_grad);

@@ -236,6 +236,9 @@ fn of_heads(
         let problem = format!("attention: rank {rank} has {own} heads of {all}, whose dropout is not known");
         return Err(TensorError::placement(problem));
     }
+    if group.size() == 1 {
+        return Ok(dropout);
+    }
     let part = SamplePart { first: lens[..rank].iter().sum(), own, all };
     Ok(Dropout { part: Some(part), ..dropout })
 }

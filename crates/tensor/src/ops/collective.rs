@@ -36,8 +36,8 @@ use std::sync::Arc;
 
 use candle_core::DType;
 
-use super::overlap::{begin_sum, finish};
 use super::rank_split::{RankSplit, summable};
+use super::underway::OpRanks;
 use crate::backend::Array;
 use crate::group::ProcessGroup;
 use crate::tape::{Placement, PlacementRule, Tape, Value};
@@ -126,10 +126,13 @@ pub fn copy_to_group(tape: &Tape, x: &Value, group: &Arc<dyn ProcessGroup>) -> R
     let output = x.part()?;
     let group = group.clone();
     tape.push_by(rule, OP, &[x], output, move |tape, grad, grads| {
+        if group.size() == 1 {
+            return grads.share(0, grad.clone());
+        }
         let sum = summable(tape.context(), grad)?;
-        let underway = begin_sum(OP, tape, &group, &sum)?;
+        let coming = OpRanks::new(OP, tape, &group).sum(&sum)?;
         grads.run_pending(tape)?;
-        finish(OP, underway)?;
+        coming.wait()?;
         grads.add(0, grad.backend(tape.context()).cast(&sum, grad.dtype())?)
     })
 }
@@ -212,6 +215,9 @@ fn rule(
 }
 
 fn summed(op: &'static str, context: &Context, group: &dyn ProcessGroup, x: &Array) -> Result<Array> {
+    if group.size() == 1 {
+        return Ok(x.clone());
+    }
     let sum = summable(context, x)?;
     group.all_reduce(&sum).map_err(TensorError::hook(op))?;
     x.backend(context).cast(&sum, x.dtype())

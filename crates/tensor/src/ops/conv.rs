@@ -5,7 +5,7 @@ use std::sync::Arc;
 use candle_core::DType;
 
 use super::cut::{copy_for_parts, no_ranks};
-use super::overlap::{begin_sum, finish};
+use super::underway::OpRanks;
 use crate::backend::{Array, ArrayBackend, BinaryOp, Conv2dShape, ConvBackward, ConvForward};
 use crate::group::ProcessGroup;
 use crate::storage::wide;
@@ -139,7 +139,7 @@ fn sum_over(
     let backend = of.x.backend(tape.context());
     let part = backend.conv2d(ConvForward { bias: None, dtype: wide(dtype), ..of })?;
     let sum = part.contiguous()?;
-    finish(OP, begin_sum(OP, tape, group, &sum)?)?;
+    OpRanks::waiting(OP, &**group).sum(&sum)?.wait()?;
     let sum = match of.bias {
         Some(bias) => {
             backend.binary(BinaryOp::Add, &sum, &bias.reshape((1, of.shape.out_channels, 1, 1))?)?

@@ -3,42 +3,88 @@
 use std::sync::Arc;
 
 use super::collective::{copy_to_group, gather_from_group, reduce_from_group, split_to_group};
+use super::overlap::product_of_gathered;
 use super::rank_split::RankSplit;
+use super::underway::OpRanks;
+use crate::backend::Array;
 use crate::group::{ProcessGroup, even_lens};
-use crate::tape::{Placement, PlacementRule, Tape, Value};
+use crate::tape::{FinishFn, Placement, PlacementRule, Tape, Value};
 use crate::{Context, Result, TensorError};
 
 /// The dimension of positions in sequences [N, T, C].
 pub(super) const POSITIONS: usize = 1;
 
+const GATHER: &str = "gather_sequence";
+
 /// Returns a value that ranks compute different parts with: a copy, whose gradients are summed over the ranks, of all positions if each
 /// rank has some. Layers that read the same value share a copy.
 pub(crate) fn copy_for_parts(tape: &Tape, x: &Value) -> Result<Value> {
+    copied(tape, x, |ranks, split, part| {
+        split.begin_gathered(tape.context(), ranks, part)?.finish(tape.context(), part.dtype())
+    })
+}
+
+/// A value that ranks compute different parts with, and its product with a weight if that was computed while the value was gathered.
+pub(super) struct CopyAndProduct {
+    pub(super) copy: Value,
+    pub(super) product: Option<Array>,
+}
+
+/// As [`copy_for_parts`]. A copy that is gathered is multiplied on its way.
+pub(super) fn copy_for_product(
+    tape: &Tape,
+    x: &Value,
+    multiply: impl Fn(&Array) -> Result<Array>,
+) -> Result<CopyAndProduct> {
+    let mut product = None;
+    let copy = copied(tape, x, |ranks, split, part| {
+        let gathering = split.begin_gathered(tape.context(), ranks, part)?;
+        let gathered = product_of_gathered(tape.context(), part, gathering, multiply)?;
+        product = Some(gathered.product);
+        Ok(gathered.whole)
+    })?;
+    Ok(CopyAndProduct { copy, product })
+}
+
+/// Returns a copy for different parts; `gather` makes it of positions that each rank has.
+fn copied(
+    tape: &Tape,
+    x: &Value,
+    gather: impl FnOnce(OpRanks<'_>, &RankSplit, &Array) -> Result<Array>,
+) -> Result<Value> {
     let Some(group) = tape.session().tensor_ranks() else { return Ok(x.clone()) };
     match (x.placement(), split_lens(tape, x)) {
         (Some(Placement::Same), _) => tape.copied_once(x, || copy_to_group(tape, x, group)),
-        (Some(Placement::Shard { dim: POSITIONS }), Some(lens)) => {
-            tape.copied_once(x, || gather_positions(tape, x, &lens, group))
-        }
+        (Some(Placement::Shard { dim: POSITIONS }), Some(lens)) => tape.copied_once(x, || {
+            let split = RankSplit::of_part(GATHER, &**group, x.dims(), POSITIONS, &lens)?;
+            let output = gather(OpRanks::new(GATHER, tape, group), &split, &x.part()?)?;
+            record_gathered(tape, x, (split, group), output)
+        }),
         _ => Ok(x.clone()),
     }
 }
 
-/// Gathers the positions of all ranks for ranks that compute different parts with them. Backward gathers them again rather than keep
-/// them, and leaves each rank the sum of the gradients of its positions.
-fn gather_positions(tape: &Tape, x: &Value, lens: &[usize], group: &Arc<dyn ProcessGroup>) -> Result<Value> {
-    const OP: &str = "gather_sequence";
-    let split = RankSplit::of_part(OP, &**group, x.dims(), POSITIONS, lens)?;
-    let part = x.part()?;
-    let output = split.gathered(tape.context(), &**group, &part, part.dtype())?;
-    let (again, ranks, part) = (split.clone(), group.clone(), x.save());
-    let compute = move |context: &Context| {
+/// Records the positions of all ranks for ranks that compute different parts with them. Backward gathers them again rather than keep
+/// them, and leaves each rank the sum of the gradients of its positions, during which gradients of weights are computed.
+fn record_gathered(
+    tape: &Tape,
+    x: &Value,
+    (split, group): (RankSplit, &Arc<dyn ProcessGroup>),
+    output: Array,
+) -> Result<Value> {
+    let (again, part) = (split.clone(), x.save());
+    let ranks = tape.session().tensor_group.clone().unwrap_or_else(|| group.clone().into());
+    let begin = move |context: &Arc<Context>| {
         let part = part.array()?;
-        again.gathered(context, &*ranks, &part, part.dtype())
+        let gathering = again.begin_gathered(context, OpRanks::of(GATHER, &ranks), &part)?;
+        let (context, dtype) = (context.clone(), part.dtype());
+        Ok(Box::new(move || gathering.finish(&context, dtype)) as FinishFn)
     };
-    let (op, group) = ((OP, PlacementRule::Own(Placement::Copied)), group.clone());
-    tape.push_remade(op, &[x], output, compute, move |tape, grad, grads| {
-        grads.add(0, split.scattered(tape.context(), &*group, grad)?)
+    let (op, group) = ((GATHER, PlacementRule::Own(Placement::Copied)), group.clone());
+    tape.push_gathered(op, &[x], output, begin, move |tape, grad, grads| {
+        let coming = split.begin_scattered(tape.context(), OpRanks::new(GATHER, tape, &group), grad)?;
+        grads.run_pending(tape)?;
+        grads.add(0, coming.finish(tape.context())?)
     })
 }
 

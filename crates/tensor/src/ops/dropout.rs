@@ -87,6 +87,9 @@ fn part_of(tape: &Tape, x: &Value, dim: usize, whole: usize) -> Result<Option<Sa
             format!("{own} elements of dimension {dim} of {:?} are no even part of {whole}", x.shape());
         return Err(TensorError::placement(format!("dropout: {problem}")));
     }
+    if group.size() == 1 {
+        return Ok(None);
+    }
     let inner: usize = x.dims()[dim + 1..].iter().product();
     let first = lens[..rank].iter().sum::<usize>() * inner;
     Ok(Some(SamplePart { first, own: own * inner, all: whole * inner }))

@@ -9,29 +9,39 @@ use crate::storage::wide;
 use crate::tape::{Placement, PlacementRule, Tape, Value};
 use crate::{Result, TensorError};
 
+const OP: &str = "embedding";
+
 /// Looks up rows of a table: `table` is [V, C], `ids` any shape of u32 below V. The result is [..ids, C], of the type
 /// of the tape's activations. Where layers are cut over ranks, each rank may have some of the rows.
 ///
 /// # Errors
 /// If an id is out of range, named with its position, where the back end can tell.
 pub fn embedding<'a>(tape: &Tape, table: &Value, ids: impl Into<Indices<'a>>) -> Result<Value> {
-    const OP: &str = "embedding";
-    let &[rows, width] = table.dims() else {
+    if table.dims().len() != 2 {
         return Err(TensorError::shape(OP, format!("the table must be [V, C], not {:?}", table.shape())));
-    };
-    let ids = ids.into();
-    let mut dims = ids.dims();
-    dims.push(width);
-    if let Some(Placement::Shard { dim: 0 }) = table.placement() {
-        let part = embedding_of_portion(tape, table, &ids)?;
-        return sum_of_parts(tape, &part);
     }
-    let values = table.array()?.contiguous()?;
+    let ids = ids.into();
+    if !matches!(table.placement(), Some(Placement::Shard { dim: 0 })) {
+        return lookup(tape, table, &ids, PlacementRule::Whole);
+    }
+    let is_alone = tape.session().tensor_ranks().is_some_and(|ranks| ranks.size() == 1);
+    let part = match is_alone {
+        true => lookup(tape, table, &ids, PlacementRule::Own(Placement::Partial))?,
+        false => embedding_of_portion(tape, table, &ids)?,
+    };
+    sum_of_parts(tape, &part)
+}
+
+/// Looks up rows of a table of which this rank has all.
+fn lookup(tape: &Tape, table: &Value, ids: &Indices<'_>, rule: PlacementRule) -> Result<Value> {
+    let (rows, width) = (table.dims()[0], table.dims()[1]);
+    let shape = ids.dims().into_iter().chain([width]).collect::<Vec<_>>().into();
+    let values = table.part()?.contiguous()?;
     let backend = values.backend(tape.context());
     let ids = ids.on(OP, backend)?;
     let (dtype, stored) = (wide(values.dtype()), tape.session().precision.stored(values.dtype()));
-    let output = backend.embedding(&values, &ids, &dims.into(), stored)?;
-    tape.push(OP, &[table], output, move |tape, grad, grads| {
+    let output = backend.embedding(&values, &ids, &shape, stored)?;
+    tape.push_by(rule, OP, &[table], output, move |tape, grad, grads| {
         let grad = grad.contiguous()?;
         let backend = grad.backend(tape.context());
         grads.write(backend, [(0, &[rows, width])], dtype, |[to]| match to {
@@ -43,14 +53,13 @@ pub fn embedding<'a>(tape: &Tape, table: &Value, ids: impl Into<Indices<'a>>) ->
 
 /// Looks up the rows that this rank has of a table; those of other ranks are zeros. The result is a part of a sum.
 fn embedding_of_portion(tape: &Tape, table: &Value, ids: &Indices<'_>) -> Result<Value> {
-    const OP: &str = "embedding";
     let portion = table.param().and_then(|param| param.portion());
     let Some((own, rows)) =
         portion.and_then(|portion| Some((portion.kept().first()?, portion.whole().dims()[0])))
     else {
         return Err(TensorError::placement("embedding: ranks have parts of a table that is no parameter"));
     };
-    let mut dims = ids.dims();
+    let (dims, width) = (ids.dims(), table.dims()[1]);
     let host = ids.on(OP, tape.context())?.to_host()?.flatten_all()?.to_vec1::<u32>()?;
     if let Some((at, id)) = host.iter().enumerate().find(|(_, id)| **id as usize >= rows) {
         return Err(TensorError::shape(
@@ -61,19 +70,14 @@ fn embedding_of_portion(tape: &Tape, table: &Value, ids: &Indices<'_>) -> Result
     let place = |id: &u32| (*id as usize).checked_sub(own.start).filter(|row| *row < own.len());
     let there: Vec<f32> = host.iter().map(|id| if place(id).is_some() { 1.0 } else { 0.0 }).collect();
     let local: Vec<u32> = host.iter().map(|id| place(id).unwrap_or(0) as u32).collect();
+    let with_last = |last: usize| dims.iter().copied().chain([last]).collect::<Vec<_>>();
     let values = table.part()?.contiguous()?;
     let backend = values.backend(tape.context());
-    let width = table.dims()[1];
-    let of_ids = dims.clone();
-    dims.push(1);
-    let there = backend.from_host(
-        &Tensor::from_vec(there, dims.as_slice(), &Device::Cpu)?.to_dtype(wide(values.dtype()))?,
-    )?;
-    dims.pop();
-    dims.push(width);
-    let local = backend.from_host(&Tensor::from_vec(local, of_ids, &Device::Cpu)?)?;
+    let there = backend
+        .from_host(&Tensor::from_vec(there, with_last(1), &Device::Cpu)?.to_dtype(wide(values.dtype()))?)?;
+    let local = backend.from_host(&Tensor::from_vec(local, dims.as_slice(), &Device::Cpu)?)?;
     let (dtype, stored) = (wide(values.dtype()), tape.session().precision.stored(values.dtype()));
-    let shape = Shape::from(dims);
+    let shape = Shape::from(with_last(width));
     let found = backend.embedding(&values, &local, &shape, stored)?;
     let output = backend.mul_backward(&found, &there, &shape)?;
     let own_rows = own.len();

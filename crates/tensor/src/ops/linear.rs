@@ -6,13 +6,16 @@ use candle_core::{DType, Shape};
 
 pub use crate::backend::WeightLayout;
 
-use super::cut::{POSITIONS, copy_for_parts, no_ranks, param_for, split_lens};
-use super::overlap::PartialProduct;
-use super::rank_split::RankSplit;
-use crate::backend::{Array, BinaryOp, Factor, LinearProduct, MatrixProduct};
+use super::cut::{
+    CopyAndProduct, POSITIONS, copy_for_parts, copy_for_product, no_ranks, param_for, split_lens,
+};
+use super::overlap::{GatheredProduct, PositionBlock, RowProduct, product_of_gathered, with_last};
+use super::rank_split::{Gathering, RankSplit};
+use super::underway::OpRanks;
+use crate::backend::{Array, BinaryOp, Factor, MatrixProduct};
 use crate::group::ProcessGroup;
 use crate::storage::wide;
-use crate::tape::{Grads, Op, Placement, PlacementRule, Tape, Value};
+use crate::tape::{Grads, Op, Placement, PlacementRule, SavedValue, Tape, Value};
 use crate::{Result, TensorError};
 
 const OP: &str = "linear";
@@ -155,8 +158,8 @@ pub fn linear_by(tape: &Tape, x: &Value, of: LinearWeight<'_>) -> Result<Value> 
             let bias = of.bias.map(|bias| param_for(tape, bias, x)).transpose()?;
             linear_stored(tape, x, LinearWeight { weight, bias: bias.as_ref(), ..of }, dtype)
         }
-        Some(Cut::Outputs) => linear_stored(tape, &copy_for_parts(tape, x)?, of, dtype),
-        Some(Cut::Inputs) => linear_of_parts(tape, x, of, dtype),
+        Some(Cut::Outputs) => linear_of_outputs(tape, x, of, dtype),
+        Some(Cut::Inputs) => linear_of_inputs(tape, x, of, dtype),
     }
 }
 
@@ -171,27 +174,43 @@ fn kept(tape: &Tape, weight: &Value, rows: usize) -> Result<Option<Array>> {
 /// As [`linear_by`], with a result of another type: f32 for the input of a loss.
 pub(crate) fn linear_stored(tape: &Tape, x: &Value, of: LinearWeight<'_>, dtype: DType) -> Result<Value> {
     let rule = of.rule(x)?;
-    let output = product(tape, x, of, dtype)?;
+    let output = Factors::of(tape, x, of)?.product(dtype).of(tape, &x.part()?.contiguous()?)?;
     record(tape, x, of, (rule, output), None)
+}
+
+/// Computes this rank's outputs of a product. Of sequences whose positions ranks share, those of the others are on their way while this
+/// rank's are multiplied.
+fn linear_of_outputs(tape: &Tape, x: &Value, of: LinearWeight<'_>, dtype: DType) -> Result<Value> {
+    if split_lens(tape, x).is_none() {
+        return linear_stored(tape, &copy_for_parts(tape, x)?, of, dtype);
+    }
+    let rule = of.rule(&x.detach().placed(Some(Placement::Copied)))?;
+    let factors = Factors::of(tape, x, of)?;
+    let CopyAndProduct { copy, product } = copy_for_product(tape, x, |x| factors.product(dtype).of(tape, x))?;
+    let output = match product {
+        Some(product) => product,
+        None => factors.product(dtype).of(tape, &copy.part()?.contiguous()?)?,
+    };
+    record(tape, &copy, of, (rule, output), None)
 }
 
 /// Computes this rank's part of a product, adds up the parts of all ranks, then adds the bias. What is added up is not rounded to 16
 /// bits before. Of sequences whose positions ranks share, each rank gets the sums of its own.
-fn linear_of_parts(tape: &Tape, x: &Value, of: LinearWeight<'_>, dtype: DType) -> Result<Value> {
+fn linear_of_inputs(tape: &Tape, x: &Value, of: LinearWeight<'_>, dtype: DType) -> Result<Value> {
     let mut rule = of.rule(x)?;
     let group = tape.session().tensor_ranks().ok_or_else(|| no_ranks("a parameter is cut over ranks"))?;
-    let without_bias = LinearWeight { bias: None, ..of };
+    let factors = Factors::of(tape, x, LinearWeight { bias: None, ..of })?;
+    let (product, ranks) = (factors.product(wide(dtype)), OpRanks::new(OP, tape, group));
+    let part = x.part()?.contiguous()?;
     let mut split = None;
     let sum = match split_lens(tape, x) {
         Some(lens) => {
-            let part = product(tape, x, without_bias, wide(dtype))?;
-            let of_positions = RankSplit::of_whole(OP, &**group, part.dims(), POSITIONS, &lens)?;
+            let of_positions = RankSplit::of_whole(OP, &**group, x.dims(), POSITIONS, &lens)?;
             rule = PlacementRule::Own(Placement::Shard { dim: POSITIONS });
-            let own = of_positions.scattered(tape.context(), &**group, &part)?;
-            split = Some((of_positions, group.clone()));
-            own
+            split = Some((of_positions.clone(), group.clone()));
+            product.scattered(tape, ranks, &PositionBlock { x: part, split: of_positions })?
         }
-        None => sum_of_product(tape, x, without_bias, wide(dtype), group)?,
+        None => product.sum(tape, ranks, &part)?,
     };
     let backend = sum.backend(tape.context());
     let sum = match of.bias {
@@ -202,44 +221,32 @@ fn linear_of_parts(tape: &Tape, x: &Value, of: LinearWeight<'_>, dtype: DType) -
     record(tape, x, of, (rule, output), split)
 }
 
-/// Computes the sum of the ranks' parts of x·W.
-fn sum_of_product(
-    tape: &Tape,
-    x: &Value,
-    of: LinearWeight<'_>,
-    dtype: DType,
-    group: &Arc<dyn ProcessGroup>,
-) -> Result<Array> {
-    let sizes = of.sizes(OP, x)?;
-    let shape = shape_of(x, sizes[2]);
-    let (x, w) = (x.part()?.contiguous()?, of.weight.part()?.contiguous()?);
-    same_type(OP, &x, &w)?;
-    let w = kept(tape, of.weight, sizes[0])?.unwrap_or(w);
-    PartialProduct { x: &x, weight: &w, layout: of.layout, sizes, shape: &shape, dtype }.sum(OP, tape, group)
+/// The weight and bias of a product, in memory.
+struct Factors {
+    weight: Array,
+    layout: WeightLayout,
+    bias: Option<Array>,
+    inputs: usize,
+    outputs: usize,
 }
 
-/// The shape of a product of x with this number of outputs.
-fn shape_of(x: &Value, outputs: usize) -> Shape {
-    let mut shape = x.dims().to_vec();
-    if let Some(last) = shape.last_mut() {
-        *last = outputs;
+impl Factors {
+    /// Reads the weight and bias of a product with `x`.
+    fn of(tape: &Tape, x: &Value, of: LinearWeight<'_>) -> Result<Self> {
+        let [rows, inputs, outputs] = of.sizes(OP, x)?;
+        let weight = of.weight.part()?.contiguous()?;
+        same_type(OP, &x.part()?, &weight)?;
+        let weight = kept(tape, of.weight, rows)?.unwrap_or(weight);
+        let bias = of.bias.map(|bias| bias.part()?.contiguous()).transpose()?;
+        Ok(Self { weight, layout: of.layout, bias, inputs, outputs })
     }
-    shape.into()
-}
 
-/// Computes x·W + b.
-fn product(tape: &Tape, x: &Value, of: LinearWeight<'_>, dtype: DType) -> Result<Array> {
-    let sizes = of.sizes(OP, x)?;
-    let [rows, inputs, outputs] = sizes;
-    let shape = &shape_of(x, outputs);
-    let (x, w) = (x.part()?.contiguous()?, of.weight.part()?.contiguous()?);
-    same_type(OP, &x, &w)?;
-    let w = kept(tape, of.weight, rows)?.unwrap_or(w);
-    let bias = of.bias.map(|bias| bias.part()?.contiguous()).transpose()?;
-    let precision = tape.session().precision;
-    tape.count_forward(rows * inputs * outputs);
-    let (x, weight, bias) = (&x, of.layout.factor(&w), bias.as_ref());
-    x.backend(tape.context()).linear(LinearProduct { sizes, x, weight, bias, shape, precision, dtype })
+    /// Returns the product with results of a type.
+    fn product(&self, dtype: DType) -> RowProduct<'_> {
+        let Self { weight, layout, bias, inputs, outputs } = self;
+        let (inputs, outputs) = (*inputs, *outputs);
+        RowProduct { weight, layout: *layout, bias: bias.as_ref(), inputs, outputs, dtype }
+    }
 }
 
 /// Records a product with its backward. If ranks share the positions of the output, their gradients are brought together.
@@ -250,57 +257,100 @@ fn record(
     (rule, output): (PlacementRule, Array),
     split: Option<(RankSplit, Arc<dyn ProcessGroup>)>,
 ) -> Result<Value> {
-    let sizes = of.sizes(OP, x)?;
     let LinearWeight { weight, layout, bias } = of;
-    let [rows, inputs, outputs] = sizes;
-    let x_shape = x.shape().clone();
-    let multiply_adds = rows * inputs * outputs;
-    let (x_saved, w_saved) = (x.save(), weight.save());
+    let kept = Kept { sizes: of.sizes(OP, x)?, x: x.save(), weight: weight.save(), layout };
     let none = Value::absent()?;
     // The sum over ranks of the gradient of a copy follows, during which the weight's is computed.
     let is_later = x.placement() == Some(Placement::Copied) && weight.param().is_some();
-    tape.push_by(
-        rule,
-        Op::Linear(layout),
-        &[x, weight, bias.unwrap_or(&none)],
-        output,
-        move |tape, grad, grads| {
-            let grad = match &split {
-                Some((split, group)) => split.gathered(tape.context(), &**group, grad, grad.dtype())?,
-                None => grad.contiguous()?,
-            };
-            let backend = grad.backend(tape.context());
-            let (precision, dtype) = (tape.session().precision, wide(grad.dtype()));
-            if let Some(dtype) = grads.dtype(0) {
-                let w = w_saved.array()?.contiguous()?;
-                same_type(OP, &grad, &w)?;
-                let (sizes, a, b) =
-                    ([1, rows, inputs, outputs], Factor::plain(&grad), layout.factor(&w).turned());
-                let of = MatrixProduct { sizes, a, b, shape: &x_shape, precision, dtype };
-                tape.count_backward(multiply_adds);
-                grads.add(0, backend.matmul(of)?)?;
+    let inputs = [x, weight, bias.unwrap_or(&none)];
+    tape.push_by(rule, Op::Linear(layout), &inputs, output, move |tape, grad, grads| {
+        let grad = match &split {
+            Some((split, group)) => {
+                let ranks = OpRanks::new(OP, tape, group);
+                kept.grads_of_gathered(
+                    tape,
+                    split.begin_gathered(tape.context(), ranks, grad)?,
+                    (grad, grads),
+                )?
             }
-            if grads.wants(2) {
-                grads.add(2, backend.linear_backward_bias(sizes, &grad)?)?;
+            None => {
+                let grad = grad.contiguous()?;
+                if is_later && grads.wants(1) {
+                    kept.x.begin()?;
+                }
+                if let Some(dtype) = grads.dtype(0) {
+                    grads.add(0, kept.input_grad(tape, &grad, dtype)?)?;
+                }
+                grad
             }
-            let of_weight = move |tape: &Tape, grads: &mut Grads<'_>| {
-                let backend = grad.backend(tape.context());
-                grads.write(backend, [(1, &layout.dims(inputs, outputs))], dtype, |[to]| match to {
-                    Some(to) => {
-                        let x = &x_saved.array()?.contiguous()?;
-                        tape.count_backward(multiply_adds);
-                        backend.linear_backward_weight(layout.weight_grad(sizes, &grad, x, precision), to)
-                    }
-                    None => Ok(()),
-                })
-            };
-            match is_later {
-                true => grads.later(of_weight),
-                false => of_weight(tape, grads)?,
+        };
+        if grads.wants(2) {
+            grads.add(2, grad.backend(tape.context()).linear_backward_bias(kept.sizes, &grad)?)?;
+        }
+        let of_weight = move |tape: &Tape, grads: &mut Grads<'_>| kept.add_weight_grad(tape, &grad, grads);
+        match is_later {
+            true => grads.later(of_weight),
+            false => of_weight(tape, grads)?,
+        }
+        Ok(())
+    })
+}
+
+/// The values that the backward of a product needs.
+struct Kept {
+    /// `[rows, inputs, outputs]`.
+    sizes: [usize; 3],
+    x: SavedValue,
+    weight: SavedValue,
+    layout: WeightLayout,
+}
+
+impl Kept {
+    /// Computes the gradient of rows of the input, in type `dtype`.
+    fn input_grad(&self, tape: &Tape, grad: &Array, dtype: DType) -> Result<Array> {
+        let [_, inputs, outputs] = self.sizes;
+        let w = self.weight.array()?.contiguous()?;
+        same_type(OP, grad, &w)?;
+        let rows: usize = grad.dims()[..grad.rank() - 1].iter().product();
+        let (a, b) = (Factor::plain(grad), self.layout.factor(&w).turned());
+        let (shape, precision) = (&with_last(grad.dims(), inputs), tape.session().precision);
+        tape.count_backward(rows * inputs * outputs);
+        let sizes = [1, rows, inputs, outputs];
+        grad.backend(tape.context()).matmul(MatrixProduct { sizes, a, b, shape, precision, dtype })
+    }
+
+    /// Adds the gradient of the input, whose positions of other ranks are on their way while those of this rank's are computed, and
+    /// returns the gradient of the output with all positions.
+    fn grads_of_gathered(
+        &self,
+        tape: &Tape,
+        gathering: Gathering,
+        (own, grads): (&Array, &mut Grads<'_>),
+    ) -> Result<Array> {
+        let Some(dtype) = grads.dtype(0) else {
+            return gathering.finish(tape.context(), own.dtype());
+        };
+        let multiply = |grad: &Array| self.input_grad(tape, grad, dtype);
+        let GatheredProduct { whole, product } =
+            product_of_gathered(tape.context(), own, gathering, multiply)?;
+        grads.add(0, product)?;
+        whole.contiguous()
+    }
+
+    /// Adds the gradient of the weight.
+    fn add_weight_grad(&self, tape: &Tape, grad: &Array, grads: &mut Grads<'_>) -> Result<()> {
+        let Self { sizes, layout, .. } = *self;
+        let [rows, inputs, outputs] = sizes;
+        let (backend, precision) = (grad.backend(tape.context()), tape.session().precision);
+        grads.write(backend, [(1, &layout.dims(inputs, outputs))], wide(grad.dtype()), |[to]| match to {
+            Some(to) => {
+                let x = &self.x.array()?.contiguous()?;
+                tape.count_backward(rows * inputs * outputs);
+                backend.linear_backward_weight(layout.weight_grad(sizes, grad, x, precision), to)
             }
-            Ok(())
-        },
-    )
+            None => Ok(()),
+        })
+    }
 }
 
 /// Multiplies batches of matrices, [.., M, K] and [.., K, N] with equal leading dimensions.

@@ -24,6 +24,7 @@ mod rank_split;
 mod reduce;
 mod rotary;
 mod shape;
+mod underway;
 
 pub use crate::backend::{AttentionHeads, AttentionMask};
 pub use activation::{

@@ -2,6 +2,7 @@
 
 use candle_core::{DType, Shape};
 
+use super::underway::{Coming, OpRanks};
 use crate::backend::Array;
 use crate::group::ProcessGroup;
 use crate::storage::wide;
@@ -76,6 +77,19 @@ impl RankSplit {
         }
     }
 
+    /// Returns the split of other lengths over the same ranks.
+    pub(super) fn of_lens(&self, lens: Vec<usize>) -> Self {
+        Self { start: lens[..self.rank].iter().sum(), lens, ..*self }
+    }
+
+    pub(super) fn lens(&self) -> &[usize] {
+        &self.lens
+    }
+
+    pub(super) fn rank(&self) -> usize {
+        self.rank
+    }
+
     /// Moves the dimension to the front, so that a rank's part is contiguous; or back.
     fn in_front(&self, context: &Context, x: &Array) -> Result<Array> {
         let mut dims: Vec<usize> = (0..x.rank()).collect();
@@ -101,19 +115,37 @@ impl RankSplit {
         part: &Array,
         dtype: DType,
     ) -> Result<Array> {
+        self.begin_gathered(context, OpRanks::waiting(self.op, group), part)?.finish(context, dtype)
+    }
+
+    /// Begins to gather the parts of all ranks.
+    pub(super) fn begin_gathered(
+        &self,
+        context: &Context,
+        ranks: OpRanks<'_>,
+        part: &Array,
+    ) -> Result<Gathering> {
         let backend = part.backend(context);
         let front = self.in_front(context, part)?;
-        let mut dims = front.dims().to_vec();
-        let elements = self.elements(&dims);
-        dims[0] = self.lens.iter().sum();
-        let whole = backend.unwritten(&Shape::from(elements.iter().sum::<usize>()), wide(part.dtype()))?;
-        let own = elements[self.rank];
+        let (mut dims, slot) = (front.dims().to_vec(), self.slot());
+        let row: usize = dims[1..].iter().product();
+        let elements = match slot {
+            Some(slot) => vec![slot * row; self.lens.len()],
+            None => self.elements(&dims),
+        };
+        let slots = backend.unwritten(&Shape::from(elements.iter().sum::<usize>()), wide(part.dtype()))?;
+        let (before, own) = (elements[..self.rank].iter().sum::<usize>(), front.elem_count());
+        let front = front.contiguous()?.reshape(own)?;
         if own > 0 {
-            let before = elements[..self.rank].iter().sum();
-            backend.copy(&whole.view(before, own)?, &front.reshape(own)?)?;
+            backend.copy(&slots.view(before, own)?, &front)?;
         }
-        group.all_gather(&whole, &elements).map_err(TensorError::hook(self.op))?;
-        backend.cast(&self.in_front(context, &whole.reshape(dims)?)?, dtype)
+        let spare = elements[self.rank] - own;
+        if spare > 0 {
+            backend.copy(&slots.view(before + own, spare)?, &front.view(own - spare, spare)?)?;
+        }
+        let coming = ranks.gather(&slots, &elements)?;
+        dims[0] = self.lens.iter().sum();
+        Ok(Gathering { split: self.clone(), slots, slot, dims, coming })
     }
 
     /// Returns this rank's part of the sum over ranks.
@@ -123,7 +155,16 @@ impl RankSplit {
         group: &dyn ProcessGroup,
         whole: &Array,
     ) -> Result<Array> {
-        let backend = whole.backend(context);
+        self.begin_scattered(context, OpRanks::waiting(self.op, group), whole)?.finish(context)
+    }
+
+    /// Begins to add up the ranks' values, of which each rank gets its part.
+    pub(super) fn begin_scattered(
+        &self,
+        context: &Context,
+        ranks: OpRanks<'_>,
+        whole: &Array,
+    ) -> Result<Scattering> {
         let front = self.in_front(context, whole)?;
         let row: usize = front.dims()[1..].iter().product();
         let (sum, elements, start) = match self.slot() {
@@ -133,13 +174,12 @@ impl RankSplit {
             }
             None => (summable(context, &front)?, self.elements(front.dims()), self.start),
         };
-        group.reduce_scatter(&sum, &elements).map_err(TensorError::hook(self.op))?;
-        let part = backend.narrow(&sum, 0, start, self.lens[self.rank])?;
-        backend.cast(&self.in_front(context, &part)?, whole.dtype())
+        let coming = ranks.scatter(&sum, &elements)?;
+        Ok(Scattering { split: self.clone(), sum, start, dtype: whole.dtype(), coming })
     }
 
-    /// The length of slots for all parts, where parts that differ by one are scattered in slots of one size: transports have even parts
-    /// only, and would add up everything on all ranks.
+    /// The length of slots for all parts, where parts that differ by one have slots of one size: of uneven parts transports would add
+    /// up everything on all ranks, and gather them only while all wait.
     fn slot(&self) -> Option<usize> {
         let (least, most) = (self.lens.iter().min()?, self.lens.iter().max()?);
         (*least > 0 && *most == least + 1).then_some(*most)
@@ -166,6 +206,63 @@ impl RankSplit {
             start += len;
         }
         slots.reshape(dims)
+    }
+}
+
+/// Parts of all ranks that are being gathered.
+pub(super) struct Gathering {
+    split: RankSplit,
+    /// The parts one after the other, with the dimension in front.
+    slots: Array,
+    /// The rows of a part's slot, if a part may have a row less.
+    slot: Option<usize>,
+    /// The sizes of the whole, with the dimension in front.
+    dims: Vec<usize>,
+    coming: Coming,
+}
+
+impl Gathering {
+    pub(super) fn split(&self) -> &RankSplit {
+        &self.split
+    }
+
+    /// Waits for the parts and returns the whole.
+    pub(super) fn finish(self, context: &Context, dtype: DType) -> Result<Array> {
+        let Self { split, slots, slot, dims, coming } = self;
+        coming.wait()?;
+        let backend = slots.backend(context);
+        let Some(slot) = slot else {
+            return backend.cast(&split.in_front(context, &slots.reshape(dims)?)?, dtype);
+        };
+        let row: usize = dims[1..].iter().product();
+        let whole = backend.unwritten(&Shape::from(dims[0] * row), slots.dtype())?;
+        let mut start = 0;
+        for (rank, len) in split.lens.iter().enumerate() {
+            backend.copy(&whole.view(start * row, len * row)?, &slots.view(rank * slot * row, len * row)?)?;
+            start += len;
+        }
+        backend.cast(&split.in_front(context, &whole.reshape(dims)?)?, dtype)
+    }
+}
+
+/// A sum over ranks that is under way, of which each rank gets its part.
+pub(super) struct Scattering {
+    split: RankSplit,
+    sum: Array,
+    /// The first row of this rank's part.
+    start: usize,
+    dtype: DType,
+    coming: Coming,
+}
+
+impl Scattering {
+    /// Waits for the sum and returns this rank's part.
+    pub(super) fn finish(self, context: &Context) -> Result<Array> {
+        let Self { split, sum, start, dtype, coming } = self;
+        coming.wait()?;
+        let backend = sum.backend(context);
+        let part = backend.narrow(&sum, 0, start, split.lens[split.rank])?;
+        backend.cast(&split.in_front(context, &part)?, dtype)
     }
 }
 

@@ -32,11 +32,12 @@ pub use op::{GraphInput, Op};
 pub use placement::Placement;
 pub use placement_rule::PlacementRule;
 pub use recorded::take_peak_recorded_bytes;
-pub(crate) use remade::Remade;
+pub(crate) use remade::{FinishFn, Remade};
 pub use session::{Recompute, Session, TensorGroup};
 pub use value::{SavedValue, Value};
 
 use std::cell::{Cell, RefCell};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use candle_core::DType;
@@ -334,13 +335,36 @@ impl Tape {
         compute: impl Fn(&Context) -> Result<Array> + Send + Sync + 'static,
         backward: impl FnOnce(&Self, &Array, &mut Grads<'_>) -> Result<()> + 'static,
     ) -> Result<Value> {
-        let value = self.push_output((op.into(), rule), inputs, output.into(), false, backward)?;
-        // Without a gradient the op keeps nothing, so that its input would be kept in place of its output.
-        if !value.needs_grad() {
-            return Ok(value);
-        }
         let context = self.session.context.clone();
-        Ok(value.remade_by(Remade::new(move || compute(&context))))
+        let remade = || Remade::new(move || compute(&context));
+        self.push_remade_by((op.into(), rule), inputs, output.into(), remade, backward)
+    }
+
+    /// As [`Tape::push_remade`], of an op whose result is made of other ranks' parts: `begin` sends for them and returns what waits.
+    pub(crate) fn push_gathered(
+        &self,
+        (op, rule): (impl Into<Op>, PlacementRule),
+        inputs: &[&Value],
+        output: impl Into<Array>,
+        begin: impl Fn(&Arc<Context>) -> Result<FinishFn> + Send + Sync + 'static,
+        backward: impl FnOnce(&Self, &Array, &mut Grads<'_>) -> Result<()> + 'static,
+    ) -> Result<Value> {
+        let context = self.session.context.clone();
+        let remade = || Remade::gathered(move || begin(&context));
+        self.push_remade_by((op.into(), rule), inputs, output.into(), remade, backward)
+    }
+
+    fn push_remade_by(
+        &self,
+        (op, rule): (Op, PlacementRule),
+        inputs: &[&Value],
+        output: Array,
+        remade: impl FnOnce() -> Arc<Remade>,
+        backward: impl FnOnce(&Self, &Array, &mut Grads<'_>) -> Result<()> + 'static,
+    ) -> Result<Value> {
+        let value = self.push_output((op, rule), inputs, output, false, backward)?;
+        // Without a gradient the op keeps nothing, so that its input would be kept in place of its output.
+        Ok(if value.needs_grad() { value.remade_by(remade()) } else { value })
     }
 
     /// Records an op with one output, which counts as memory if it is kept.

@@ -10,9 +10,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::Result;
 use crate::backend::Array;
 
+/// Returns a result whose making has begun.
+pub(crate) type FinishFn = Box<dyn FnOnce() -> Result<Array> + Send>;
+
 /// A result that is computed again when backward reads it.
 pub(crate) struct Remade {
-    compute: Box<dyn Fn() -> Result<Array> + Send + Sync>,
+    begin: Box<dyn Fn() -> Result<FinishFn> + Send + Sync>,
+    /// True if something of it is under way between its beginning and its end.
+    begins_early: bool,
     state: Mutex<State>,
 }
 
@@ -20,13 +25,33 @@ pub(crate) struct Remade {
 #[derive(Default)]
 struct State {
     readers: usize,
+    begun: Option<FinishFn>,
     array: Option<Array>,
 }
 
 impl Remade {
     /// Makes one that `compute` repeats: with the same bits at every call, from arrays that the op keeps anyway.
     pub(crate) fn new(compute: impl Fn() -> Result<Array> + Send + Sync + 'static) -> Arc<Self> {
-        Arc::new(Self { compute: Box::new(compute), state: Mutex::default() })
+        let compute = Arc::new(compute);
+        let begin = move || {
+            let compute = compute.clone();
+            Ok(Box::new(move || compute()) as FinishFn)
+        };
+        Arc::new(Self { begin: Box::new(begin), begins_early: false, state: Mutex::default() })
+    }
+
+    /// Makes one from parts of other ranks, which are on their way between the beginning and the end.
+    pub(crate) fn gathered(begin: impl Fn() -> Result<FinishFn> + Send + Sync + 'static) -> Arc<Self> {
+        Arc::new(Self { begin: Box::new(begin), begins_early: true, state: Mutex::default() })
+    }
+
+    /// Begins to make the result, if something can be under way from then on. A reader follows.
+    pub(super) fn begin(&self) -> Result<()> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.begins_early && state.array.is_none() && state.begun.is_none() {
+            state.begun = Some((self.begin)()?);
+        }
+        Ok(())
     }
 
     /// Announces a reader.
@@ -37,9 +62,10 @@ impl Remade {
     /// Returns the result. It stays in memory until the last announced reader has it.
     pub(super) fn array(&self) -> Result<Array> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let array = match state.array.take() {
-            Some(array) => array,
-            None => (self.compute)()?,
+        let array = match (state.array.take(), state.begun.take()) {
+            (Some(array), _) => array,
+            (None, Some(finish)) => finish()?,
+            (None, None) => (self.begin)()?()?,
         };
         state.readers = state.readers.saturating_sub(1);
         state.array = (state.readers > 0).then(|| array.clone());

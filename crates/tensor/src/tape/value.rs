@@ -229,6 +229,14 @@ enum Saved {
 }
 
 impl SavedValue {
+    /// Begins to gather an array of other ranks' parts that is about to be read.
+    pub(crate) fn begin(&self) -> Result<()> {
+        match &self.0 {
+            Saved::Kept(_) => Ok(()),
+            Saved::Remade(remade) => remade.begin(),
+        }
+    }
+
     /// Saves an array.
     pub fn of(array: impl Into<Array>) -> Self {
         Self(Saved::Kept(Source::Array(array.into())))
