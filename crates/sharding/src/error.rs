@@ -63,6 +63,9 @@ pub enum ShardingError {
         /// The number of ranks.
         ranks: usize,
     },
+    /// A schedule of a pipeline cannot run.
+    #[error("pipeline schedule {0}")]
+    Schedule(String),
     /// Two ranks built different models.
     #[error("rank {rank} built another model than rank 0: {difference}")]
     ModelsDiffer {

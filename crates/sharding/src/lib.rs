@@ -68,6 +68,7 @@ mod mesh;
 mod options;
 mod parallel;
 mod parallelize;
+pub mod pipeline;
 mod predict;
 mod reduction_math;
 #[cfg(any(test, fuzzing))]

@@ -20,6 +20,7 @@ mod on_devices;
 mod parameter_server;
 mod plan;
 mod pushes;
+mod schedules;
 mod steps;
 mod synchrony;
 mod tensor_parallel;

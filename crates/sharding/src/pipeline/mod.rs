@@ -1,0 +1,13 @@
+//! Pipelines: each rank computes some layers of the model, its stage, and micro-batches follow each other through the stages.
+//!
+//! A schedule is data ([`PipelineSchedule`]): for each rank the passes that it runs, in order. [`PipelineSchedule::check`] plays it
+//! before anything runs, and [`PipelineSchedule::play`] tells when each pass runs, at given seconds of passes and messages.
+
+mod check;
+mod kinds;
+mod play;
+mod schedule;
+
+pub use check::{ScheduleCheck, ScheduleLimits};
+pub use play::{PassSeconds, PlayCosts, PlayedWork, SentValue, Timeline};
+pub use schedule::{PipelineSchedule, PipelineSizes, StagePass, StageWork};

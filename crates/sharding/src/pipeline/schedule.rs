@@ -1,0 +1,169 @@
+//! Schedules of pipelines as data: for each rank, the passes of its chunks in order.
+
+use std::fmt;
+
+use super::kinds;
+use crate::{Result, ShardingError};
+
+/// A pass of a chunk over a micro-batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum StagePass {
+    /// Forward.
+    Forward,
+    /// Backward: gradients of inputs and of parameters.
+    Backward,
+    /// The first part of backward: gradients of inputs, for which earlier stages wait.
+    BackwardInput,
+    /// The second part of backward: gradients of parameters, for which no stage waits.
+    BackwardWeight,
+}
+
+impl StagePass {
+    /// A letter: F, B for backward or its first part, W for the second part.
+    pub fn letter(self) -> char {
+        match self {
+            Self::Forward => 'F',
+            Self::Backward | Self::BackwardInput => 'B',
+            Self::BackwardWeight => 'W',
+        }
+    }
+}
+
+/// One entry of a schedule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StageWork {
+    /// The pass.
+    pub pass: StagePass,
+    /// The chunk of the model: a stage, or one of several stages of a rank. Chunks are numbered from the input to the loss.
+    pub chunk: usize,
+    /// The micro-batch.
+    pub micro: usize,
+}
+
+impl fmt::Display for StageWork {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pass = match self.pass {
+            StagePass::Forward => "forward",
+            StagePass::Backward => "backward",
+            StagePass::BackwardInput => "backward of inputs",
+            StagePass::BackwardWeight => "backward of weights",
+        };
+        write!(f, "{pass} of chunk {} on micro-batch {}", self.chunk, self.micro)
+    }
+}
+
+/// The sizes of a pipeline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PipelineSizes {
+    /// The ranks.
+    pub ranks: usize,
+    /// The chunks of each rank.
+    pub chunks: usize,
+    /// The micro-batches of a step.
+    pub micros: usize,
+}
+
+/// The order of the passes of a pipeline.
+///
+/// ```
+/// use phalanx_sharding::pipeline::{PipelineSchedule, PipelineSizes, ScheduleLimits, SentValue};
+///
+/// # fn main() -> Result<(), phalanx_sharding::ShardingError> {
+/// let schedule = PipelineSchedule::named("1f1b", PipelineSizes { ranks: 4, chunks: 1, micros: 8 })?;
+/// // Each stage hands a value to the next one.
+/// let sent: Vec<SentValue> = (0..3).map(|stage| SentValue { value: stage, from: stage, to: vec![stage + 1] }).collect();
+/// let checked = schedule.check(&sent, ScheduleLimits::default())?;
+/// // The first stage keeps the activations of four micro-batches at most, the last stage those of one.
+/// assert_eq!(checked.peak_kept, [4, 3, 2, 1]);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PipelineSchedule {
+    /// The name.
+    pub name: &'static str,
+    /// By rank, its passes in order.
+    pub ranks: Vec<Vec<StageWork>>,
+}
+
+impl PipelineSchedule {
+    /// The names of the schedules that there are.
+    pub const NAMES: &[&str] = &["gpipe", "1f1b", "interleaved", "zero-bubble"];
+
+    /// Makes a schedule:
+    ///
+    /// | name | order |
+    /// |---|---|
+    /// | `gpipe` | all forward passes, then all backward passes (Huang et al. 2019) |
+    /// | `1f1b` | a backward pass as soon as there can be one, then one forward and one backward in turn (Narayanan et al. 2019) |
+    /// | `interleaved` | `1f1b` with several chunks of a rank, so that pipelines fill sooner (Narayanan et al. 2021) |
+    /// | `zero-bubble` | `1f1b` with backward in two parts, of which gradients of weights fill the gaps (Qi et al. 2024, ZB-H1) |
+    ///
+    /// # Errors
+    /// [`ShardingError::Schedule`] if there is no such schedule, or it needs other sizes.
+    pub fn named(name: &str, sizes: PipelineSizes) -> Result<Self> {
+        let wrong = |problem: String| Err(ShardingError::Schedule(format!("{name}: {problem}")));
+        let PipelineSizes { ranks, chunks, micros } = sizes;
+        if ranks == 0 || chunks == 0 || micros == 0 {
+            return wrong(format!(
+                "{ranks} ranks with {chunks} chunks each and {micros} micro-batches: none may be 0"
+            ));
+        }
+        if name != "interleaved" && chunks > 1 {
+            return wrong(format!(
+                "a rank has one chunk, and {chunks} are asked for; `interleaved` has several"
+            ));
+        }
+        Ok(match name {
+            "gpipe" => kinds::gpipe(ranks, micros),
+            "1f1b" => kinds::one_forward_one_backward(ranks, micros),
+            "interleaved" if micros.is_multiple_of(ranks) => kinds::interleaved(sizes),
+            "interleaved" => {
+                return wrong(format!(
+                    "chunks take turns after a micro-batch for each rank, so that the {ranks} ranks must divide the {micros} micro-batches"
+                ));
+            }
+            "zero-bubble" => kinds::zero_bubble(ranks, micros),
+            _ => return wrong(format!("there is no such schedule; there is: {}", Self::NAMES.join(", "))),
+        })
+    }
+
+    /// The number of chunks.
+    pub fn num_chunks(&self) -> usize {
+        self.ranks.iter().flatten().map(|work| work.chunk + 1).max().unwrap_or(0)
+    }
+
+    /// The number of micro-batches.
+    pub fn num_micros(&self) -> usize {
+        self.ranks.iter().flatten().map(|work| work.micro + 1).max().unwrap_or(0)
+    }
+
+    /// Returns the rank of each chunk.
+    ///
+    /// # Errors
+    /// [`ShardingError::Schedule`] if a chunk lies on two ranks or on none.
+    pub fn ranks_of_chunks(&self) -> Result<Vec<usize>> {
+        let mut places = vec![None; self.num_chunks()];
+        for (rank, works) in self.ranks.iter().enumerate() {
+            for work in works {
+                match places[work.chunk].replace(rank) {
+                    Some(other) if other != rank => {
+                        return Err(
+                            self.wrong(format!("chunk {} lies on ranks {other} and {rank}", work.chunk))
+                        );
+                    }
+                    _ => {}
+                }
+            }
+        }
+        let placed = places.iter().enumerate();
+        placed
+            .map(|(chunk, place)| place.ok_or_else(|| self.wrong(format!("chunk {chunk} has no rank"))))
+            .collect()
+    }
+
+    /// An error of this schedule.
+    pub(super) fn wrong(&self, problem: impl fmt::Display) -> ShardingError {
+        ShardingError::Schedule(format!("{}: {problem}", self.name))
+    }
+}
