@@ -25,7 +25,7 @@ pub(crate) struct TokenHead {
 impl TokenHead {
     /// Computes the logits of states [.., width].
     pub(crate) fn logits(&self, tape: &Tape, states: &Value) -> Result<Value> {
-        let logits = self.run(tape, |weight| ops::linear_by(tape, states, weight))?;
+        let logits = self.run(tape, states, |states, weight| ops::linear_by(tape, states, weight))?;
         ops::gathered(tape, &logits, logits.dims().len() - 1, self.weight.whole_shape().dims()[0])
     }
 
@@ -37,12 +37,17 @@ impl TokenHead {
         targets: &RowTargets<'_>,
         options: CrossEntropyOptions,
     ) -> Result<Value> {
-        self.run(tape, |weight| linear_cross_entropy(tape, states, weight, targets, options))
+        self.run(tape, states, |states, weight| linear_cross_entropy(tape, states, weight, targets, options))
     }
 
     /// Runs a function with the weight and the bias, in their block.
-    fn run(&self, tape: &Tape, run: impl FnOnce(LinearWeight<'_>) -> Result<Value>) -> Result<Value> {
-        tape.in_block(&self.block, || {
+    fn run(
+        &self,
+        tape: &Tape,
+        states: &Value,
+        run: impl FnOnce(&Value, LinearWeight<'_>) -> Result<Value>,
+    ) -> Result<Value> {
+        tape.run_as(&self.block, states, |states| {
             let weight = tape.param(&self.weight)?;
             let bias = match &self.bias {
                 HeadBias::Absent => None,
@@ -55,7 +60,10 @@ impl TokenHead {
                 }
                 HeadBias::Trained(param) => Some(tape.param(param)?),
             };
-            run(LinearWeight { weight: &weight, layout: WeightLayout::OutputsFirst, bias: bias.as_ref() })
+            run(
+                states,
+                LinearWeight { weight: &weight, layout: WeightLayout::OutputsFirst, bias: bias.as_ref() },
+            )
         })
     }
 }

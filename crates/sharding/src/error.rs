@@ -66,6 +66,9 @@ pub enum ShardingError {
     /// A schedule of a pipeline cannot run.
     #[error("pipeline schedule {0}")]
     Schedule(String),
+    /// A model cannot be divided into stages, or ranks of a pipeline do not fit together.
+    #[error("pipeline: {0}")]
+    Pipeline(String),
     /// Two ranks built different models.
     #[error("rank {rank} built another model than rank 0: {difference}")]
     ModelsDiffer {

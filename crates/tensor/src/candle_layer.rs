@@ -112,7 +112,7 @@ impl CandleLayer {
     /// # Errors
     /// If shapes or placements do not match.
     pub fn forward(&self, tape: &Tape, x: &Value) -> Result<Value> {
-        let compute = || {
+        let compute = |x: &Value| {
             let weight = tape.param(&self.weight)?;
             let bias = self.bias.as_ref().map(|bias| tape.param(bias)).transpose()?;
             match self.op {
@@ -121,6 +121,6 @@ impl CandleLayer {
                 LayerOp::Embedding => ops::embedding(tape, &weight, &x.array()?),
             }
         };
-        if self.block.is_empty() { compute() } else { tape.in_block(&self.block, compute) }
+        if self.block.is_empty() { compute(x) } else { tape.run_as(&self.block, x, compute) }
     }
 }

@@ -4,10 +4,15 @@
 //! before anything runs, and [`PipelineSchedule::play`] tells when each pass runs, at given seconds of passes and messages.
 
 mod check;
+mod division;
 mod kinds;
+mod links;
 mod play;
+mod run;
 mod schedule;
 
 pub use check::{ScheduleCheck, ScheduleLimits};
+pub use division::{DividedPass, SentSize};
 pub use play::{PassSeconds, PlayCosts, PlayedWork, SentValue, Timeline};
+pub use run::{Pipeline, StageForward, StagePasses};
 pub use schedule::{PipelineSchedule, PipelineSizes, StagePass, StageWork};

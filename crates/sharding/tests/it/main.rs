@@ -18,6 +18,7 @@ mod lost_ranks;
 mod mesh;
 mod on_devices;
 mod parameter_server;
+mod pipeline;
 mod plan;
 mod pushes;
 mod schedules;

@@ -148,7 +148,7 @@ fn translator(scope: &Scope, layout: TranslationLayout) -> Result<Loss> {
     }))
 }
 
-fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     let mut cases = vec![
         case("gpt2", gpt2().tensor_plan(), &[1, 2, 3, 4], |scope| {
             Ok(next_tokens(Arc::new(Gpt2::new(scope, &gpt2())?)))

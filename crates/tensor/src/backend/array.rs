@@ -110,6 +110,20 @@ impl Array {
         }
     }
 
+    /// True if the array has numbers, false for an outline ([`super::Outlines`]).
+    pub(crate) fn has_numbers(&self) -> bool {
+        self.device_backend().is_none_or(ArrayBackend::has_numbers)
+    }
+
+    /// The back end that computes with several arrays: that of the first one, or of an outline, so that the result is one, too.
+    pub(crate) fn backend_of<'a>(
+        context: &'a Context,
+        arrays: impl IntoIterator<Item = &'a Self> + Clone,
+    ) -> &'a dyn ArrayBackend {
+        let outline = arrays.clone().into_iter().find(|array| !array.has_numbers());
+        outline.or_else(|| arrays.into_iter().next()).map_or(context, |array| array.backend(context))
+    }
+
     /// The back end of the array's device; `None` on the host.
     pub fn device_backend(&self) -> Option<&dyn ArrayBackend> {
         match &self.0 {

@@ -1,7 +1,7 @@
 //! Losses of elements against targets: L1, squared error, binary cross-entropy.
 
 use super::LossDivisor;
-use crate::backend::{ElementLoss, ElementLossInputs};
+use crate::backend::{Array, ElementLoss, ElementLossInputs};
 use crate::tape::{Tape, Value};
 use crate::{Result, TensorError};
 
@@ -26,7 +26,7 @@ fn elementwise(
     let factor = over.factor(batch) / per_sample.max(1) as f64;
     let (input, target) = (x.array()?.contiguous()?, target.array()?.contiguous()?);
     let of = ElementLossInputs { loss, x: &input, target: &target, factor };
-    let output = input.backend(tape.context()).element_loss(of)?;
+    let output = Array::backend_of(tape.context(), [&input, &target]).element_loss(of)?;
     tape.push(op, &[x], output, move |tape, grad, grads| {
         let backend = grad.backend(tape.context());
         let of = ElementLossInputs { loss, x: &input, target: &target, factor };

@@ -1,7 +1,7 @@
 //! The KL divergence of a variational encoder's distribution from its prior.
 
 use super::LossDivisor;
-use crate::backend::KlInputs;
+use crate::backend::{Array, KlInputs};
 use crate::tape::{Tape, Value};
 use crate::{Result, TensorError};
 
@@ -17,8 +17,11 @@ pub fn kl_standard_normal(tape: &Tape, mu: &Value, logvar: &Value, over: LossDiv
     }
     let factor = over.factor(mu.dims().first().copied().unwrap_or(1));
     let (mu_t, lv_t) = (mu.array()?.contiguous()?, logvar.array()?.contiguous()?);
-    let loss =
-        mu_t.backend(tape.context()).kl_standard_normal(KlInputs { mu: &mu_t, logvar: &lv_t, factor })?;
+    let loss = Array::backend_of(tape.context(), [&mu_t, &lv_t]).kl_standard_normal(KlInputs {
+        mu: &mu_t,
+        logvar: &lv_t,
+        factor,
+    })?;
     tape.push(OP, &[mu, logvar], loss, move |tape, grad, grads| {
         let backend = grad.backend(tape.context());
         let [dmu, dlogvar] =

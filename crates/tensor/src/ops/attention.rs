@@ -151,7 +151,7 @@ fn record(
     let precision = tape.session().precision;
     let rule = rule_of_heads(operands);
     let arrays = contiguous(operands.iter().map(|operand| operand.part()))?;
-    let backend = arrays[0].backend(tape.context());
+    let backend = Array::backend_of(tape.context(), &arrays);
     let dropout = super::dropout::drawn(tape, options.dropout)?;
     let dropout =
         dropout.map(|dropout| of_heads(tape, dropout, (rule, shape.heads), options.heads)).transpose()?;

@@ -158,7 +158,6 @@ fn conv2d_by(
     options: Conv2dOptions,
 ) -> Result<Value> {
     let shape = shape_of(x, weight, bias, options)?;
-    let out_channels = shape.out_channels;
     let (x_t, w_t) = (x.part()?.contiguous()?, weight.part()?.contiguous()?);
     let b_t = bias.map(|bias| bias.part()?.contiguous()).transpose()?;
     let precision = tape.session().precision;
@@ -170,19 +169,15 @@ fn conv2d_by(
     };
     let multiply_adds = shape.multiply_adds();
     tape.count_forward(multiply_adds);
-    let (x_saved, w_saved, w_dims) = (x.save(), weight.save(), weight.dims().to_vec());
+    let kept =
+        ConvKept::new((x, weight, bias), shape, multiply_adds, |backend, of| backend.conv2d_backward(of));
     let none = Value::absent()?;
     tape.push_by(
         rule,
         Op::Conv2d(shape),
         &[x, weight, bias.unwrap_or(&none)],
         output,
-        move |tape, grad, grads| {
-            let sizes = &ConvSizes { shape: &shape, weight: &w_dims, out_channels, multiply_adds };
-            run_backward(tape, grad, grads, (&x_saved, &w_saved), sizes, |backend, of| {
-                backend.conv2d_backward(of)
-            })
-        },
+        move |tape, grad, grads| kept.backward(tape, grad, grads),
     )
 }
 
@@ -221,39 +216,83 @@ fn shape_of(x: &Value, weight: &Value, bias: Option<&Value>, options: Conv2dOpti
     Ok(shape)
 }
 
-/// The sizes of a convolution for its backward.
-pub(super) struct ConvSizes<'a, S> {
-    pub(super) shape: &'a S,
-    /// The dimensions of the weight.
-    pub(super) weight: &'a [usize],
-    pub(super) out_channels: usize,
-    /// Multiplications of forward, and of each gradient.
-    pub(super) multiply_adds: usize,
+/// Computes gradients of a convolution: returns that of the input, if that is wanted.
+type RunFn<S> = for<'a> fn(&dyn ArrayBackend, ConvBackward<'a, S>) -> Result<Option<Array>>;
+
+/// A convolution's inputs and sizes, for its backward.
+pub(super) struct ConvKept<S> {
+    shape: S,
+    x: SavedValue,
+    weight: SavedValue,
+    weight_dims: Vec<usize>,
+    /// True if weight and bias are parameters, whose gradients may be computed later.
+    are_params: bool,
+    /// Multiplications of each gradient.
+    multiply_adds: usize,
+    run: RunFn<S>,
 }
 
-/// Collects the inputs of a convolution's backward, runs it, and adds its gradients.
-pub(super) fn run_backward<S>(
-    tape: &Tape,
-    grad: &Array,
-    grads: &mut Grads<'_>,
-    (x, w): (&SavedValue, &SavedValue),
-    sizes: &ConvSizes<'_, S>,
-    run: impl FnOnce(&dyn ArrayBackend, ConvBackward<'_, S>) -> Result<Option<Array>>,
-) -> Result<()> {
-    let ConvSizes { shape, weight: w_dims, out_channels, multiply_adds } = *sizes;
-    let dy = grad.contiguous()?;
-    let backend = dy.backend(tape.context());
-    let dtype = wide(dy.dtype());
-    tape.count_backward(multiply_adds * [0, 1].into_iter().filter(|input| grads.wants(*input)).count());
-    let x = if grads.wants(1) { Some(x.array()?.contiguous()?) } else { None };
-    let w = if grads.wants(0) { Some(w.array()?.contiguous()?) } else { None };
-    let precision = tape.session().precision;
-    let dx = grads.write(backend, [(1, w_dims), (2, &[out_channels])], dtype, |[weight, bias]| {
-        let (weight, input) = (x.as_ref().zip(weight), w.as_ref());
-        run(backend, ConvBackward { shape, dy: &dy, weight, bias, input, precision })
-    })?;
-    match dx {
-        Some(dx) => grads.add(0, dx),
-        None => Ok(()),
+/// Gradients of a convolution that are computed together.
+#[derive(Clone, Copy)]
+struct Wanted {
+    input: bool,
+    weight: bool,
+}
+
+impl<S: 'static> ConvKept<S> {
+    pub(super) fn new(
+        (x, weight, bias): (&Value, &Value, Option<&Value>),
+        shape: S,
+        multiply_adds: usize,
+        run: RunFn<S>,
+    ) -> Self {
+        Self {
+            shape,
+            x: x.save(),
+            weight: weight.save(),
+            weight_dims: weight.dims().to_vec(),
+            are_params: weight.param().is_some() && bias.is_none_or(|bias| bias.param().is_some()),
+            multiply_adds,
+            run,
+        }
+    }
+
+    /// Computes and adds the gradients, those of weight and bias in the second part of backward if there is one.
+    pub(super) fn backward(self, tape: &Tape, grad: &Array, grads: &mut Grads<'_>) -> Result<()> {
+        let dy = grad.contiguous()?;
+        if !(self.are_params && tape.leaves_weights()) {
+            return self.add(tape, &dy, grads, Wanted { input: true, weight: true });
+        }
+        self.add(tape, &dy, grads, Wanted { input: true, weight: false })?;
+        grads.later(move |tape, grads| self.add(tape, &dy, grads, Wanted { input: false, weight: true }));
+        Ok(())
+    }
+
+    fn add(&self, tape: &Tape, dy: &Array, grads: &mut Grads<'_>, wanted: Wanted) -> Result<()> {
+        let backend = dy.backend(tape.context());
+        let (input, weight) = (wanted.input && grads.wants(0), wanted.weight && grads.wants(1));
+        let bias = wanted.weight && grads.wants(2);
+        if !(input || weight || bias) {
+            return Ok(());
+        }
+        tape.count_backward(self.multiply_adds * (usize::from(input) + usize::from(weight)));
+        let x = weight.then(|| self.x.array()?.contiguous()).transpose()?;
+        let w = input.then(|| self.weight.array()?.contiguous()).transpose()?;
+        let (precision, shape, run) = (tape.session().precision, &self.shape, self.run);
+        let input = w.as_ref();
+        let dx = if weight || bias {
+            let out_channels = dy.dims()[1];
+            let places = [(1, &self.weight_dims[..]), (2, &[out_channels][..])];
+            grads.write(backend, places, wide(dy.dtype()), |[weight, bias]| {
+                let weight = x.as_ref().zip(weight);
+                run(backend, ConvBackward { shape, dy, weight, bias, input, precision })
+            })?
+        } else {
+            run(backend, ConvBackward { shape, dy, weight: None, bias: None, input, precision })?
+        };
+        match dx {
+            Some(dx) => grads.add(0, dx),
+            None => Ok(()),
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Transposed two-dimensional convolution.
 
 use super::Conv2dOptions;
-use super::conv::{ConvSizes, run_backward};
+use super::conv::ConvKept;
 use crate::backend::{ConvForward, ConvTranspose2dShape};
 use crate::tape::{Op, Tape, Value};
 use crate::{Result, TensorError};
@@ -60,13 +60,12 @@ pub fn conv_transpose2d(
     let of = ConvForward { shape: &shape, x: &x_t, weight: &w_t, bias: b_t.as_ref(), precision, dtype };
     let output = x_t.backend(tape.context()).conv_transpose2d(of)?;
     tape.count_forward(multiply_adds);
-    let (x_saved, w_saved, w_dims) = (x.save(), weight.save(), weight.dims().to_vec());
+    let kept = ConvKept::new((x, weight, bias), shape, multiply_adds, |backend, of| {
+        backend.conv_transpose2d_backward(of)
+    });
     let none = Value::absent()?;
     let inputs = [x, weight, bias.unwrap_or(&none)];
     tape.push(Op::ConvTranspose2d(shape), &inputs, output, move |tape, grad, grads| {
-        let sizes = &ConvSizes { shape: &shape, weight: &w_dims, out_channels, multiply_adds };
-        run_backward(tape, grad, grads, (&x_saved, &w_saved), sizes, |backend, of| {
-            backend.conv_transpose2d_backward(of)
-        })
+        kept.backward(tape, grad, grads)
     })
 }

@@ -1,5 +1,6 @@
 //! Gated linear units (Shazeer 2020).
 
+use crate::backend::Array;
 use crate::tape::{Placement, PlacementRule, Tape, Value};
 use crate::{Context, Result, TensorError};
 
@@ -40,7 +41,7 @@ pub fn swiglu(tape: &Tape, gate: &Value, value: &Value) -> Result<Value> {
         return Err(TensorError::unequal("swiglu", gate.shape(), value.shape()));
     }
     let (gate_t, value_t) = (gate.part()?.contiguous()?, value.part()?.contiguous()?);
-    let output = gate_t.backend(tape.context()).swiglu(&gate_t, &value_t)?;
+    let output = Array::backend_of(tape.context(), [&gate_t, &value_t]).swiglu(&gate_t, &value_t)?;
     let again = [gate_t.clone(), value_t.clone()];
     let compute = move |context: &Context| again[0].backend(context).swiglu(&again[0], &again[1]);
     let op = ("swiglu", PlacementRule::Elementwise);

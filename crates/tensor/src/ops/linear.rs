@@ -261,9 +261,10 @@ fn record(
     let kept = Kept { sizes: of.sizes(OP, x)?, x: x.save(), weight: weight.save(), layout };
     let none = Value::absent()?;
     // The sum over ranks of the gradient of a copy follows, during which the weight's is computed.
-    let is_later = x.placement() == Some(Placement::Copied) && weight.param().is_some();
+    let (is_copied, is_param) = (x.placement() == Some(Placement::Copied), weight.param().is_some());
     let inputs = [x, weight, bias.unwrap_or(&none)];
     tape.push_by(rule, Op::Linear(layout), &inputs, output, move |tape, grad, grads| {
+        let is_later = is_param && (is_copied || tape.leaves_weights());
         let grad = match &split {
             Some((split, group)) => {
                 let ranks = OpRanks::new(OP, tape, group);
@@ -379,7 +380,7 @@ pub fn matmul(tape: &Tape, a: &Value, b: &Value) -> Result<Value> {
         same_type(OP, &a, &b)?;
         let precision = tape.session().precision;
         let (dtype, shape) = (precision.product(a.dtype()), &Shape::from(shape));
-        let (sizes, backend) = ([batch, m, n, k], a.backend(tape.context()));
+        let (sizes, backend) = ([batch, m, n, k], Array::backend_of(tape.context(), [&a, &b]));
         let (a, b) = (Factor::plain(&a), Factor::plain(&b));
         backend.matmul(MatrixProduct { sizes, a, b, shape, precision, dtype })?
     };

@@ -101,7 +101,7 @@ impl RowProduct<'_> {
     pub(super) fn of(&self, tape: &Tape, x: &Array) -> Result<Array> {
         let rows: usize = x.dims()[..x.rank() - 1].iter().product();
         tape.count_forward(rows * self.inputs * self.outputs);
-        x.backend(tape.context()).linear(LinearProduct {
+        Array::backend_of(tape.context(), [x, self.weight]).linear(LinearProduct {
             sizes: [rows, self.inputs, self.outputs],
             x,
             weight: self.layout.factor(self.weight),

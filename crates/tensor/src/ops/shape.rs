@@ -5,6 +5,7 @@ use std::ops::Range;
 use candle_core::Shape;
 
 use super::cut::{moved, reshaped};
+use crate::backend::Array;
 use crate::tape::{Op, Placement, PlacementRule, Tape, Value};
 use crate::{Result, TensorError};
 
@@ -131,9 +132,9 @@ pub fn pad_with_zeros(tape: &Tape, x: &Value, dim: usize, before: usize, after: 
 /// If the other dimensions differ, or there are no values.
 pub fn cat(tape: &Tape, values: &[&Value], dim: usize) -> Result<Value> {
     let arrays = values.iter().map(|value| value.part()).collect::<Result<Vec<_>>>()?;
-    let Some(first) = arrays.first() else {
+    if arrays.is_empty() {
         return Err(TensorError::shape("cat", "no values"));
-    };
+    }
     let lens: Vec<usize> = values.iter().map(|value| value.dims().get(dim).copied().unwrap_or(0)).collect();
     let placement = values.first().and_then(|value| value.placement());
     let rule = match placement {
@@ -146,7 +147,7 @@ pub fn cat(tape: &Tape, values: &[&Value], dim: usize) -> Result<Value> {
         }
         _ => PlacementRule::Whole,
     };
-    let output = first.backend(tape.context()).cat(&arrays, dim)?;
+    let output = Array::backend_of(tape.context(), &arrays).cat(&arrays, dim)?;
     tape.push_by(rule, Op::Cat(dim), values, output, move |tape, grad, grads| {
         let mut start = 0;
         for (index, len) in lens.into_iter().enumerate() {

@@ -19,6 +19,11 @@ impl ArithmeticCount {
         self.0.swap(0, Ordering::Relaxed)
     }
 
+    /// The operations since [`ArithmeticCount::take`].
+    pub(super) fn so_far(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
     fn add(&self, multiply_adds: usize) {
         self.0.fetch_add(2 * multiply_adds as u64, Ordering::Relaxed);
     }

@@ -66,18 +66,24 @@ impl Tape {
     pub fn run(&self, block: &Arc<dyn Block>, inputs: &[Value]) -> Result<Vec<Value>> {
         let name: Arc<str> = block.name().into();
         let index = self.count_block();
-        self.listener().before_forward(&name).map_err(TensorError::hook("before forward"))?;
-        let span = forward_span(&name).entered();
-        let start = self.begin_block(&name);
-        let outputs = match self.records() && self.session().recompute.applies(index) {
-            true => self.run_recomputed(block.clone(), inputs),
-            false => block.forward(self, inputs),
-        };
-        let outputs = outputs.map_err(|error| error.in_block(&name))?;
-        self.end_block(&name, start);
+        self.in_call(&name, inputs, |inputs| {
+            self.announced(&name, || match self.records() && self.session().recompute.applies(index) {
+                true => self.run_recomputed(block.clone(), inputs),
+                false => block.forward(self, inputs),
+            })
+        })
+    }
+
+    /// Runs the inside of a block between calls of the listener.
+    fn announced<R>(&self, name: &Arc<str>, run: impl FnOnce() -> Result<R>) -> Result<R> {
+        self.listener().before_forward(name).map_err(TensorError::hook("before forward"))?;
+        let span = forward_span(name).entered();
+        let start = self.begin_block(name);
+        let result = run().map_err(|error| error.in_block(name))?;
+        self.end_block(name, start);
         drop(span);
-        self.listener().after_forward(&name).map_err(TensorError::hook("after forward"))?;
-        Ok(outputs)
+        self.listener().after_forward(name).map_err(TensorError::hook("after forward"))?;
+        Ok(result)
     }
 
     /// Runs a block with one input and one output.
@@ -100,22 +106,40 @@ impl Tape {
         blocks.iter().try_fold(input.clone(), |x, block| self.run1(block, &x))
     }
 
-    /// Runs a function as the block called `name`, which is not recomputed: a head that reads a table of another part of
+    /// Runs a function of one value as the block called `name`, which is not recomputed: a head that reads a table of another part of
     /// the model, or whose loss keeps little. The listener is called as by [`Tape::run`].
+    ///
+    /// # Errors
+    /// Errors of the function and of the listener.
+    pub fn run_as(
+        &self,
+        name: &str,
+        input: &Value,
+        run: impl FnOnce(&Value) -> Result<Value>,
+    ) -> Result<Value> {
+        let name: Arc<str> = name.into();
+        self.count_block();
+        let mut outputs = self.in_call(&name, std::slice::from_ref(input), |inputs| {
+            self.announced(&name, || Ok(vec![run(&inputs[0])?]))
+        })?;
+        outputs
+            .pop()
+            .ok_or_else(|| TensorError::shape("run_as", format!("block `{name}` must give one output")))
+    }
+
+    /// As [`Tape::run_as`], of a function with any result, outside of pipelines: steps of generation.
     ///
     /// # Errors
     /// Errors of the function and of the listener.
     pub fn in_block<R>(&self, name: &str, run: impl FnOnce() -> Result<R>) -> Result<R> {
         let name: Arc<str> = name.into();
         self.count_block();
-        self.listener().before_forward(&name).map_err(TensorError::hook("before forward"))?;
-        let span = forward_span(&name).entered();
-        let start = self.begin_block(&name);
-        let result = run().map_err(|error| error.in_block(&name))?;
-        self.end_block(&name, start);
-        drop(span);
-        self.listener().after_forward(&name).map_err(TensorError::hook("after forward"))?;
-        Ok(result)
+        if self.session().stage.is_some() {
+            let problem =
+                format!("block `{name}` runs a function whose values the ranks of a pipeline cannot send");
+            return Err(TensorError::Backward(problem));
+        }
+        self.announced(&name, run)
     }
 
     /// Runs the block without recording, and records one node that recomputes it in backward.
@@ -123,10 +147,24 @@ impl Tape {
         let keys_at = self.keys_drawn();
         let (frozen, split_length) = (self.frozen.get(), self.split_length.get());
         let (outputs, used) = self.without_recording(|| block.forward(self, inputs))?;
-        let saved: Vec<SavedInput> = inputs.iter().map(SavedInput::of).collect();
-        if used.is_empty() && !inputs.iter().any(Value::needs_grad) {
+        let reads_elsewhere = std::mem::take(&mut self.inner.borrow_mut().collected_elsewhere);
+        if used.is_empty() && !reads_elsewhere && !inputs.iter().any(Value::needs_grad) {
             return Ok(outputs);
         }
+        const OP: &str = "recomputed block";
+        let inputs_of_op: Vec<&Value> = inputs.iter().chain(&outputs).collect();
+        let numbered = outputs.iter().map(|output| self.number(OP, &inputs_of_op, &output.part()?));
+        let numbered = numbered.collect::<Result<Vec<_>>>()?;
+        if self.is_elsewhere() {
+            let made = outputs.iter().map(NodeOutput::of).collect::<Result<Vec<_>>>()?;
+            let made = self.push_elsewhere(OP, &inputs.iter().collect::<Vec<_>>(), made)?;
+            return made
+                .into_iter()
+                .zip(numbered)
+                .map(|(value, number)| self.placed_in_chunk(value, number))
+                .collect();
+        }
+        let saved: Vec<SavedInput> = inputs.iter().map(SavedInput::of).collect();
         let again = move |tape: &Tape, mut grads_out: Vec<Option<Array>>, grads: &mut super::Grads<'_>| {
             let inner = Tape::nested(tape, keys_at);
             inner.frozen.set(frozen);
@@ -142,11 +180,18 @@ impl Tape {
                 .filter_map(|(value, grad)| Some((value, grad.take()?)))
                 .collect();
             let seeds: Vec<_> = seeds.into_iter().filter(|(value, _)| value.needs_grad()).collect();
-            inner.backward_from(seeds)?;
+            let work = match tape.leaves_weights() {
+                true => Some(inner.backward_inputs(seeds)?),
+                false => inner.backward_from(seeds).map(|()| None)?,
+            };
             for (index, input) in inputs.iter().enumerate() {
                 if let Some(grad) = inner.leaf_grad(input) {
                     grads.share(index, grad)?;
                 }
+            }
+            drop(outputs);
+            if let Some(work) = work {
+                grads.later(move |_, _| work.run(&inner));
             }
             Ok(())
         };
@@ -154,7 +199,8 @@ impl Tape {
         let arrays: Vec<Array> = outputs.iter().map(|made| made.array.clone()).collect();
         let inputs: Vec<&Value> = inputs.iter().collect();
         let recorded = RecordedBytes::of(&inputs, &arrays);
-        self.push_node("recomputed block", &inputs, outputs, &used, recorded, Box::new(again))
+        let made = self.push_node(OP, &inputs, outputs, &used, recorded, Box::new(again))?;
+        made.into_iter().zip(numbered).map(|(value, number)| self.placed_in_chunk(value, number)).collect()
     }
 
     /// Runs `f` with recording off, and collects the buckets of the trainable parameters that it reads.

@@ -19,10 +19,11 @@ mod recorded;
 mod remade;
 mod segment;
 mod session;
+mod stage;
 mod value;
 
 pub use arithmetic::ArithmeticCount;
-pub use backward::LossFactor;
+pub use backward::{LossFactor, WeightWork};
 pub use block::Block;
 pub use grads::Grads;
 pub use graph::{Graph, GraphNode, GraphPort};
@@ -34,6 +35,11 @@ pub use placement_rule::PlacementRule;
 pub use recorded::take_peak_recorded_bytes;
 pub(crate) use remade::{FinishFn, Remade};
 pub use session::{Recompute, Session, TensorGroup};
+use stage::StageState;
+pub use stage::{
+    PlannedCall, PlannedValue, ReceivedGrad, SentOut, StageMessages, StagePlan, StageRole, StageRun,
+    TracedCall, TracedPass, TracedValue, ValueTrace,
+};
 pub use value::{SavedValue, Value};
 
 use std::cell::{Cell, RefCell};
@@ -92,10 +98,14 @@ pub struct Tape {
     /// The length of the sequences of which each rank has some positions.
     split_length: Cell<Option<usize>>,
     has_split_sequences: Cell<bool>,
+    /// True while backward leaves gradients of weights for later.
+    leaves_weights: Cell<bool>,
     /// Changes with every backward, to detect values of an earlier recording.
     id: Cell<u64>,
     /// The id of the last recording that ran backward.
     past_id: Cell<u64>,
+    /// The state of a pass of a pipeline.
+    stage: Option<StageState>,
     inner: RefCell<Inner>,
 }
 
@@ -109,6 +119,8 @@ struct Inner {
     /// The buckets used so far.
     used: Vec<ParamBucket>,
     collected: Vec<ParamBucket>,
+    /// True if a block that was not recorded reads parameters of another chunk of a pipeline.
+    collected_elsewhere: bool,
     leaf_grads: Vec<(Slot, Array)>,
     /// The ops of a tracing tape.
     traced: Vec<GraphNode>,
@@ -141,21 +153,24 @@ impl Tape {
 
     fn with_mode(session: Session, mode: Mode) -> Self {
         Self {
-            session,
             mode: Cell::new(mode),
             recomputing: false,
             frozen: Cell::new(false),
             split_length: Cell::new(None),
             has_split_sequences: Cell::new(false),
+            leaves_weights: Cell::new(false),
             id: Cell::new(fresh_id()),
             past_id: Cell::new(0),
+            stage: StageState::of(&session),
             inner: RefCell::default(),
+            session,
         }
     }
 
     /// Makes a tape that recomputes a block inside the backward pass of `outer`.
     fn nested(outer: &Self, keys_drawn: u64) -> Self {
-        let session = Session { listener: None, recompute: Recompute::Never, ..outer.session.clone() };
+        let session =
+            Session { listener: None, stage: None, recompute: Recompute::Never, ..outer.session.clone() };
         let mut tape = Self::recording(session);
         tape.recomputing = true;
         tape.inner.get_mut().keys_drawn = keys_drawn;
@@ -164,17 +179,17 @@ impl Tape {
 
     /// The settings of this pass.
     pub fn session(&self) -> &Session {
-        &self.session
+        self.stage.as_ref().and_then(StageState::session).unwrap_or(&self.session)
     }
 
     /// Threads and scratch memory of the kernels.
     pub fn context(&self) -> &Context {
-        &self.session.context
+        &self.session().context
     }
 
     /// The back end of arrays that do not follow another array.
     pub fn backend(&self) -> &dyn ArrayBackend {
-        self.session.device.backend(self.context())
+        self.session().device.backend(self.context())
     }
 
     /// True if layers behave as in training.
@@ -182,9 +197,10 @@ impl Tape {
         self.session.training
     }
 
-    /// True while a block is recomputed: side effects such as running statistics must not repeat.
+    /// True while a block is recomputed, or computed by another chunk of a pipeline: side effects such as running statistics must not
+    /// happen.
     pub fn recomputing(&self) -> bool {
-        self.recomputing
+        self.recomputing || self.is_elsewhere()
     }
 
     /// The length of sequences while each rank has some of their positions; `None` while ranks have all.
@@ -255,8 +271,12 @@ impl Tape {
             }),
             None => self.placement_of_leaves(),
         };
-        let constant = || Ok(Value::of_param(param.clone(), None, placement));
         let frozen = self.frozen.get() || self.session.freezes(param.name());
+        if let Some(outline) = self.param_elsewhere(param) {
+            let value = self.recorded_elsewhere(param, outline, placement, frozen);
+            return self.number_param(param, value);
+        }
+        let constant = || self.number_param(param, Value::of_param(param.clone(), None, placement));
         if !param.trainable() || frozen || matches!(self.mode.get(), Mode::Idle | Mode::Tracing) {
             return constant();
         }
@@ -276,7 +296,27 @@ impl Tape {
             outputs: slot..slot + 1,
             ..Node::bare(Action::Param(param.clone()))
         });
-        Ok(Value::of_param(param.clone(), Some((self.id.get(), slot)), placement))
+        drop(inner);
+        self.number_param(param, Value::of_param(param.clone(), Some((self.id.get(), slot)), placement))
+    }
+
+    /// Records a parameter of another chunk.
+    fn recorded_elsewhere(
+        &self,
+        param: &Param,
+        outline: Array,
+        placement: Option<Placement>,
+        frozen: bool,
+    ) -> Value {
+        let mut inner = self.inner.borrow_mut();
+        let is_trained = param.trainable() && !frozen;
+        inner.collected_elsewhere |= is_trained && self.mode.get() == Mode::Collecting;
+        let slot = (is_trained && self.records()).then(|| {
+            let slot = inner.new_slots([outline.dtype()]);
+            inner.nodes.push(Node { outputs: slot..slot + 1, ..Node::bare(Action::Elsewhere) });
+            (self.id.get(), slot)
+        });
+        Value::of_param_elsewhere((param.clone(), outline), slot, placement)
     }
 
     /// Runs `f` with all parameters as constants. Gradients flow through its result, but not to its parameters: the
@@ -384,21 +424,47 @@ impl Tape {
             return Ok(self.trace(op, inputs, output)?.placed(placement));
         }
         let op = op.name();
+        let numbered = self.number(op, inputs, &output)?;
         if !self.records() || !inputs.iter().any(|value| value.needs_grad()) {
-            return Ok(Value::constant(output).placed(placement));
+            return self.placed_in_chunk(Value::constant(output).placed(placement), numbered);
+        }
+        let made = NodeOutput { array: output, placement };
+        if numbered.is_some_and(|numbered| numbered.is_elsewhere) {
+            let mut values = self.push_elsewhere(op, inputs, vec![made])?;
+            let value = values.swap_remove(0);
+            return self.placed_in_chunk(value, numbered);
         }
         let run: BackwardFn = Box::new(move |tape, mut grads_out, grads| match grads_out.pop().flatten() {
             Some(grad) => backward(tape, &grad, grads),
             None => Ok(()),
         });
         let recorded = if kept {
-            RecordedBytes::of(inputs, std::slice::from_ref(&output))
+            RecordedBytes::of(inputs, std::slice::from_ref(&made.array))
         } else {
             RecordedBytes::default()
         };
-        let output = NodeOutput { array: output, placement };
-        let mut outputs = self.push_node(op, inputs, vec![output], &[], recorded, run)?;
-        outputs.pop().ok_or_else(|| TensorError::Backward(format!("{op} recorded no output")))
+        let mut outputs = self.push_node(op, inputs, vec![made], &[], recorded, run)?;
+        let value = outputs.pop().ok_or_else(|| TensorError::Backward(format!("{op} recorded no output")))?;
+        self.placed_in_chunk(value, numbered)
+    }
+
+    /// Records an op of another chunk.
+    fn push_elsewhere(
+        &self,
+        op: &'static str,
+        inputs: &[&Value],
+        outputs: Vec<NodeOutput>,
+    ) -> Result<Vec<Value>> {
+        let id = self.id.get();
+        inputs.iter().try_for_each(|value| value.slot_on(id, op).map(drop))?;
+        let mut inner = self.inner.borrow_mut();
+        let first = inner.new_slots(outputs.iter().map(|made| made.array.dtype()));
+        let slots = first..first + outputs.len();
+        inner.nodes.push(Node { op, outputs: slots, ..Node::bare(Action::Elsewhere) });
+        let value = |(i, made): (usize, NodeOutput)| {
+            Value::recorded(made.array, id, first + i).placed(made.placement)
+        };
+        Ok(outputs.into_iter().enumerate().map(value).collect())
     }
 
     /// Records an op with several outputs that uses parameters directly; see [`Tape::push`].
@@ -457,7 +523,7 @@ impl Tape {
 
     /// The listener of blocks and gradients.
     fn listener(&self) -> &dyn Listener {
-        self.session.listener.as_deref().unwrap_or(&NoListener)
+        self.session().listener.as_deref().unwrap_or(&NoListener)
     }
 }
 

@@ -22,6 +22,8 @@ pub(super) enum Action {
     Param(Param),
     /// Keeps the gradient for the caller.
     Leaf,
+    /// An op of another chunk of a pipeline: keeps the gradient for it.
+    Elsewhere,
     /// The start of a block.
     BlockStart(Arc<str>),
     /// The end of a block.

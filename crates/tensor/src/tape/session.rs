@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::arithmetic::ArithmeticCount;
 use super::kept_weights::KeptWeights;
 use super::listener::Listener;
+use super::stage::StageRole;
 use crate::Context;
 use crate::backend::ComputeDevice;
 use crate::group::ProcessGroup;
@@ -87,6 +88,8 @@ pub struct Session {
     pub kept_weights: Option<Arc<KeptWeights>>,
     /// Counts the arithmetic of ops.
     pub arithmetic: ArithmeticCount,
+    /// The part that the pass plays in a pipeline; `None` if this rank computes all layers.
+    pub stage: Option<StageRole>,
 }
 
 impl Session {
@@ -107,6 +110,7 @@ impl Session {
             frozen: Arc::default(),
             kept_weights: None,
             arithmetic: ArithmeticCount::default(),
+            stage: None,
         }
     }
 

@@ -23,6 +23,8 @@ pub struct Value {
     placement: Option<Placement>,
     /// Computes the array again in backward, if forward does not keep it.
     remade: Option<Arc<Remade>>,
+    /// The number in a pass of a pipeline, if it depends on parameters.
+    number: Option<usize>,
 }
 
 /// The index of a gradient on its tape.
@@ -32,12 +34,14 @@ pub(crate) type Slot = usize;
 enum Source {
     Array(Array),
     Param(Param),
+    /// A parameter of another chunk of a pipeline, and its outline.
+    Elsewhere(Param, Array),
 }
 
 impl Source {
     fn array(&self) -> Result<Array> {
         match self {
-            Self::Array(array) => Ok(array.clone()),
+            Self::Array(array) | Self::Elsewhere(_, array) => Ok(array.clone()),
             Self::Param(param) => param.array(),
         }
     }
@@ -46,7 +50,7 @@ impl Source {
 impl Value {
     /// Makes a value without a gradient: data, labels, masks.
     pub fn constant(array: impl Into<Array>) -> Self {
-        Self { source: Source::Array(array.into()), slot: None, placement: None, remade: None }
+        Self { source: Source::Array(array.into()), slot: None, placement: None, remade: None, number: None }
     }
 
     pub(super) fn recorded(array: Array, tape: u64, slot: Slot) -> Self {
@@ -54,7 +58,48 @@ impl Value {
     }
 
     pub(super) fn of_param(param: Param, slot: Option<(u64, Slot)>, placement: Option<Placement>) -> Self {
-        Self { source: Source::Param(param), slot, placement, remade: None }
+        Self { source: Source::Param(param), slot, placement, remade: None, number: None }
+    }
+
+    /// Refers to a parameter of another chunk of a pipeline.
+    pub(super) fn of_param_elsewhere(
+        (param, outline): (Param, Array),
+        slot: Option<(u64, Slot)>,
+        placement: Option<Placement>,
+    ) -> Self {
+        Self { source: Source::Elsewhere(param, outline), slot, placement, remade: None, number: None }
+    }
+
+    /// Returns the value with its number in a pass of a pipeline.
+    pub(super) fn numbered(self, number: usize) -> Self {
+        Self { number: Some(number), ..self }
+    }
+
+    /// The number in a pass of a pipeline, if the value depends on parameters.
+    pub(super) fn number(&self) -> Option<usize> {
+        self.number
+    }
+
+    /// Returns the value with another array of its shape.
+    pub(super) fn with_array(self, array: Array) -> Self {
+        let source = match self.source {
+            Source::Elsewhere(param, _) => Source::Elsewhere(param, array),
+            Source::Param(_) | Source::Array(_) => Source::Array(array),
+        };
+        Self { source, remade: None, ..self }
+    }
+
+    /// True if the array has numbers.
+    pub(super) fn has_numbers(&self) -> bool {
+        match &self.source {
+            Source::Array(array) | Source::Elsewhere(_, array) => array.has_numbers(),
+            Source::Param(_) => true,
+        }
+    }
+
+    /// The index of the gradient, on the tape that recorded the value.
+    pub(super) fn slot(&self) -> Option<Slot> {
+        self.slot.map(|(_, slot)| slot)
     }
 
     /// Returns the value with a placement.
@@ -91,7 +136,7 @@ impl Value {
     /// Returns the parameter that the value refers to; `None` for other arrays.
     pub(crate) fn param(&self) -> Option<&Param> {
         match &self.source {
-            Source::Param(param) => Some(param),
+            Source::Param(param) | Source::Elsewhere(param, _) => Some(param),
             Source::Array(_) => None,
         }
     }
@@ -141,7 +186,7 @@ impl Value {
     /// The shape.
     pub fn shape(&self) -> &Shape {
         match &self.source {
-            Source::Array(array) => array.shape(),
+            Source::Array(array) | Source::Elsewhere(_, array) => array.shape(),
             Source::Param(param) => param.shape(),
         }
     }
@@ -157,7 +202,7 @@ impl Value {
     /// [`TensorError::NotResident`] for a parameter of a store that is not built.
     pub fn dtype(&self) -> Result<DType> {
         match &self.source {
-            Source::Array(array) => Ok(array.dtype()),
+            Source::Array(array) | Source::Elsewhere(_, array) => Ok(array.dtype()),
             Source::Param(param) => Ok(param.bucket()?.dtype()),
         }
     }
@@ -166,7 +211,7 @@ impl Value {
     pub(super) fn host_memory(&self) -> Option<(usize, usize)> {
         match &self.source {
             Source::Array(array) => array.host_memory(),
-            Source::Param(_) => None,
+            Source::Param(_) | Source::Elsewhere(..) => None,
         }
     }
 
@@ -201,7 +246,7 @@ impl Value {
     /// Returns the source of this value as an input of `op` on the tracing tape `id`.
     pub(super) fn graph_input(&self, id: u64, op: &'static str) -> Result<GraphInput> {
         Ok(match (&self.source, self.slot_on(id, op)?) {
-            (Source::Param(param), _) => GraphInput::Param(param.clone()),
+            (Source::Param(param) | Source::Elsewhere(param, _), _) => GraphInput::Param(param.clone()),
             (Source::Array(_), Some(slot)) => GraphInput::Value(slot),
             (Source::Array(array), None) => GraphInput::Constant(array.clone()),
         })

@@ -33,6 +33,7 @@ use candle_core::{DType, Shape};
 
 use self::accounts::Accounts;
 use super::{Array, ArrayBackend, ComputeDevice};
+use crate::tape::Value;
 use crate::{Result, TensorError};
 
 /// The back end of arrays without numbers. Clones share the account of memory.
@@ -53,6 +54,16 @@ impl Outlines {
     /// The memory that arrays would have now, and had at most.
     pub fn usage(&self) -> OutlineUsage {
         self.0.usage()
+    }
+
+    /// Makes an array of a shape and type.
+    pub(crate) fn of(&self, shape: &Shape, dtype: DType) -> Array {
+        self.array(shape.clone(), dtype)
+    }
+
+    /// Makes the outline of a value.
+    pub(crate) fn like_value(&self, value: &Value) -> Result<Array> {
+        Ok(self.of(value.shape(), value.dtype()?))
     }
 
     /// Makes an array in memory of its own.

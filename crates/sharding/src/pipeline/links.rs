@@ -1,0 +1,136 @@
+//! Messages between the chunks of a pipeline.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use candle_core::{DType, Device, Shape, Tensor};
+use phalanx_collectives::Communicator;
+use phalanx_tensor::host::with_host_bytes;
+use phalanx_tensor::{Array, StageMessages};
+
+use crate::{Result, ShardingError};
+
+/// A message from one chunk to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct MessageTag {
+    pub(super) from: usize,
+    pub(super) to: usize,
+    pub(super) value: usize,
+    pub(super) micro: usize,
+}
+
+impl std::fmt::Display for MessageTag {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { from, to, value, micro } = self;
+        write!(f, "value {value} of micro-batch {micro} from stage {from} to stage {to}")
+    }
+}
+
+/// The bytes before the elements of a message: value and micro-batch.
+const HEADER: usize = 16;
+
+/// The ways between chunks. Each has a channel of its own, whose messages arrive in order.
+#[derive(Debug)]
+pub(super) struct StageLinks {
+    /// The ranks along the pipeline.
+    comm: Communicator,
+    /// By chunk, its rank.
+    places: Vec<usize>,
+    /// The first channel.
+    first_channel: u32,
+    /// Messages between chunks of this rank.
+    own: Mutex<BTreeMap<MessageTag, VecDeque<Array>>>,
+}
+
+impl StageLinks {
+    pub(super) fn new(comm: Communicator, places: Vec<usize>, first_channel: u32) -> Self {
+        Self { comm, places, first_channel, own: Mutex::default() }
+    }
+
+    /// Tells all ranks that this one gives up.
+    pub(super) fn abort(&self, reason: &str) {
+        self.comm.abort(reason);
+    }
+
+    fn channel(&self, tag: MessageTag) -> u32 {
+        self.first_channel + (tag.from * self.places.len() + tag.to) as u32
+    }
+
+    /// Sends an array.
+    pub(super) fn send(&self, tag: MessageTag, array: &Array) -> Result<()> {
+        let to = self.places[tag.to];
+        if to == self.comm.rank() {
+            let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+            own.entry(tag).or_default().push_back(array.clone());
+            return Ok(());
+        }
+        let host = array.contiguous()?.host("send to another stage")?.flatten_all()?;
+        let mut bytes = Vec::new();
+        with_host_bytes(&host, |elements| {
+            bytes.reserve_exact(HEADER + elements.len());
+            bytes.extend((tag.value as u64).to_le_bytes());
+            bytes.extend((tag.micro as u64).to_le_bytes());
+            bytes.extend_from_slice(elements);
+        })?;
+        self.comm.send_to(to, self.channel(tag), &bytes).map_err(|error| lost("sending", tag, &error))
+    }
+
+    /// Waits for an array.
+    pub(super) fn receive(&self, tag: MessageTag, shape: &Shape, dtype: DType) -> Result<Array> {
+        if self.places[tag.from] == self.comm.rank() {
+            let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+            let array = own.get_mut(&tag).and_then(VecDeque::pop_front);
+            return array
+                .ok_or_else(|| ShardingError::Pipeline(format!("{tag} was not made before it is used")));
+        }
+        let (_, bytes) =
+            self.comm.recv_any(self.channel(tag)).map_err(|error| lost("waiting for", tag, &error))?;
+        let number = |at: usize| {
+            let bytes = bytes.get(at..at + 8)?.try_into().ok()?;
+            usize::try_from(u64::from_le_bytes(bytes)).ok()
+        };
+        let expected = HEADER + shape.elem_count() * dtype.size_in_bytes();
+        let found = (number(0), number(8), bytes.len());
+        if found != (Some(tag.value), Some(tag.micro), expected) {
+            let (Some(value), Some(micro), len) = found else {
+                return Err(ShardingError::Pipeline(format!(
+                    "{tag} has {} bytes, and no header",
+                    bytes.len()
+                )));
+            };
+            let other = MessageTag { value, micro, ..tag };
+            return Err(ShardingError::Pipeline(format!(
+                "{tag} was expected in {expected} bytes, and {other} came in {len}"
+            )));
+        }
+        Ok(Tensor::from_raw_buffer(&bytes[HEADER..], dtype, shape.dims(), &Device::Cpu)?.into())
+    }
+}
+
+/// The error of a message that cannot come or go.
+fn lost(what: &str, tag: MessageTag, error: &phalanx_collectives::CommError) -> ShardingError {
+    ShardingError::Pipeline(format!("{what} {tag}: {error}"))
+}
+
+/// The messages of a chunk's forward pass over a micro-batch.
+#[derive(Debug)]
+pub(super) struct ForwardMessages {
+    pub(super) links: Arc<StageLinks>,
+    /// By value, the chunk that computes it.
+    pub(super) from: Arc<BTreeMap<usize, usize>>,
+    pub(super) chunk: usize,
+    pub(super) micro: usize,
+}
+
+impl StageMessages for ForwardMessages {
+    fn receive(
+        &self,
+        number: usize,
+        shape: &Shape,
+        dtype: DType,
+    ) -> std::result::Result<Array, Box<dyn std::error::Error + Send + Sync>> {
+        let from = self.from.get(&number).copied().unwrap_or_default();
+        let tag = MessageTag { from, to: self.chunk, value: number, micro: self.micro };
+        Ok(self.links.receive(tag, shape, dtype)?)
+    }
+}

@@ -1,0 +1,231 @@
+//! Models whose depth is cut over ranks, against one rank with as many micro-batches.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use candle_core::{DType, Tensor};
+use phalanx_collectives::Communicator;
+use phalanx_sharding::ShardingError;
+use phalanx_sharding::pipeline::{
+    DividedPass, Pipeline, PipelineSchedule, PipelineSizes, StageForward, StagePasses,
+};
+use phalanx_tensor::backend::Outlines;
+use phalanx_tensor::{
+    BuildOptions, ComputeDevice, Context, Key, ParamStore, Recompute, Session, StageRole, StoreBuilder, Tape,
+    TracedPass, ValueTrace,
+};
+
+use crate::common::on_ranks;
+use crate::cut_case::{Case, Loss};
+use crate::tensor_parallel::cases;
+
+/// A model of a case.
+struct Model {
+    store: ParamStore,
+    loss: Loss,
+}
+
+fn build(case: &Case, device: ComputeDevice) -> Model {
+    let key = Key::new(7);
+    let options = BuildOptions { key, dtype: DType::F64, device, ..BuildOptions::default() };
+    let builder = StoreBuilder::new(options);
+    let loss = (case.build)(&builder.root()).expect("a model");
+    Model { store: builder.build().expect("memory"), loss }
+}
+
+fn session(micro: usize, recompute: Recompute) -> Session {
+    let key = Key::new(1).index(micro as u64);
+    Session { recompute, ..Session::training(Arc::new(Context::new(1)), key) }
+}
+
+/// Finds the calls and values of the loss.
+fn trace(case: &Case, recompute: Recompute) -> TracedPass {
+    let device = Outlines::new().device();
+    let model = build(case, device.clone());
+    let trace = ValueTrace::new();
+    let stage = Some(StageRole::Trace(trace.clone()));
+    let tape = Tape::recording(Session { device, stage, ..session(0, recompute) });
+    (model.loss)(&tape).expect("a loss");
+    trace.take()
+}
+
+/// Gradients by parameter, and the losses of micro-batches.
+#[derive(Debug, PartialEq)]
+struct Outcome {
+    gradients: BTreeMap<String, Vec<f64>>,
+    losses: Vec<f64>,
+}
+
+fn numbers(tensor: &Tensor) -> Vec<f64> {
+    tensor.flatten_all().and_then(|flat| flat.to_vec1()).expect("f64")
+}
+
+fn gradients(store: &ParamStore) -> BTreeMap<String, Vec<f64>> {
+    let gradient = |param: &phalanx_tensor::Param| {
+        let gradient = param.grad().expect("there").map(|gradient| numbers(&gradient));
+        Some((param.name().to_owned(), gradient?))
+    };
+    store.params().iter().filter_map(gradient).collect()
+}
+
+/// Trains on one rank.
+fn alone(case: &Case, micros: usize, recompute: Recompute) -> Outcome {
+    let model = build(case, ComputeDevice::host());
+    let mut losses = Vec::new();
+    for micro in 0..micros {
+        let tape = Tape::recording(session(micro, recompute));
+        let loss = (model.loss)(&tape).expect("a loss");
+        losses.extend(numbers(&loss.tensor().expect("a number")));
+        tape.backward(&loss).expect("gradients");
+    }
+    Outcome { gradients: gradients(&model.store), losses }
+}
+
+/// The passes of a rank.
+struct Passes {
+    model: Model,
+    recompute: Recompute,
+    losses: BTreeMap<usize, f64>,
+}
+
+/// The errors of passes.
+#[derive(Debug)]
+struct Failure(String);
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl From<ShardingError> for Failure {
+    fn from(error: ShardingError) -> Self {
+        Self(error.to_string())
+    }
+}
+
+impl From<phalanx_tensor::TensorError> for Failure {
+    fn from(error: phalanx_tensor::TensorError) -> Self {
+        Self(error.to_string())
+    }
+}
+
+impl StagePasses for Passes {
+    type Error = Failure;
+
+    fn forward(&mut self, micro: usize, role: StageRole) -> Result<StageForward, Failure> {
+        let tape = Tape::recording(Session { stage: Some(role), ..session(micro, self.recompute) });
+        let loss = (self.model.loss)(&tape)?;
+        if let Ok(number) = loss.tensor() {
+            self.losses.insert(micro, numbers(&number)[0]);
+        }
+        Ok(StageForward { tape, loss })
+    }
+
+    fn before_backward(&mut self, _: usize, _: bool) {}
+}
+
+/// Trains on one of the ranks. Gradients are those of the parameters that it reads.
+fn on_rank(
+    comm: Communicator,
+    case: &Case,
+    schedule: PipelineSchedule,
+    recompute: Recompute,
+) -> Result<Outcome, Failure> {
+    let traced = trace(case, recompute);
+    let (chunks, calls) = (schedule.num_chunks(), traced.calls.len());
+    let first: Vec<usize> = (0..chunks).map(|chunk| chunk * calls / chunks).collect();
+    let pass = DividedPass::new(&traced, &first)?;
+    let rank = comm.rank();
+    let own = schedule.ranks_of_chunks()?.into_iter().zip(&pass.params).filter(|(place, _)| *place == rank);
+    let own: Vec<String> = own.flat_map(|(_, params)| params.iter().cloned()).collect();
+    let pipeline = Pipeline::new(comm, schedule, pass, (DType::F64, 100))?;
+    let model = build(case, ComputeDevice::host());
+    let mut passes = Passes { model, recompute, losses: BTreeMap::new() };
+    pipeline.run(&mut passes)?;
+    let mut gradients = gradients(&passes.model.store);
+    gradients.retain(|name, _| own.contains(name));
+    Ok(Outcome { gradients, losses: passes.losses.into_values().collect() })
+}
+
+/// Trains on ranks, and adds up the gradients of parameters that several of them read.
+fn together(
+    name: &'static str,
+    schedule: &PipelineSchedule,
+    recompute: Recompute,
+) -> Result<Outcome, String> {
+    let schedule = schedule.clone();
+    let ranks = on_ranks(schedule.ranks.len(), move |comm| {
+        let case = cases().into_iter().find(|case| case.name == name).expect("a case");
+        on_rank(comm, &case, schedule.clone(), recompute).map_err(|Failure(told)| told)
+    });
+    let mut all = Outcome { gradients: BTreeMap::new(), losses: Vec::new() };
+    for rank in ranks {
+        let Outcome { gradients, losses } = rank?;
+        all.losses.extend(losses);
+        for (name, gradient) in gradients {
+            let sum = all.gradients.entry(name).or_insert_with(|| vec![0.0; gradient.len()]);
+            sum.iter_mut().zip(gradient).for_each(|(sum, part)| *sum += part);
+        }
+    }
+    Ok(all)
+}
+
+/// The largest difference of gradients, relative to the largest element of each; 0 for equal bits.
+fn difference(one: &Outcome, other: &Outcome) -> f64 {
+    let names = |outcome: &Outcome| outcome.gradients.keys().cloned().collect::<Vec<_>>();
+    if one.losses != other.losses || names(one) != names(other) {
+        return f64::INFINITY;
+    }
+    let pairs = one.gradients.values().zip(other.gradients.values());
+    let off = pairs.map(|(one, other)| {
+        let largest = one.iter().fold(1e-3_f64, |most, number| most.max(number.abs()));
+        one.iter().zip(other).map(|(a, b)| (a - b).abs() / largest).fold(0.0, f64::max)
+    });
+    off.fold(0.0, f64::max)
+}
+
+#[test]
+fn models_in_stages_have_the_gradients_of_one_rank() {
+    const MICROS: usize = 4;
+    /// Name, ranks, and chunks of a rank.
+    const SCHEDULES: [(&str, usize, usize); 4] =
+        [("gpipe", 2, 1), ("1f1b", 3, 1), ("interleaved", 2, 2), ("zero-bubble", 3, 1)];
+    /// Models without parameters or values that a stage uses twice, whose gradients would be added up in another order.
+    const EQUAL_BITS: [&str; 10] = [
+        "qwen2",
+        "transformer",
+        "mlp",
+        "resnet18",
+        "resnet50",
+        "mobilenetv2",
+        "autoencoder",
+        "stage I",
+        "discriminator I",
+        "discriminator II",
+    ];
+    let mut wrong = Vec::new();
+    for Case { name, .. } in cases() {
+        for recompute in [Recompute::Never, Recompute::Every(1)] {
+            let case = cases().into_iter().find(|case| case.name == name).expect("a case");
+            let expected = alone(&case, MICROS, recompute);
+            let calls = trace(&case, recompute).calls.len();
+            for (kind, ranks, chunks) in
+                SCHEDULES.into_iter().filter(|(_, ranks, chunks)| ranks * chunks <= calls)
+            {
+                let sizes = PipelineSizes { ranks, chunks, micros: MICROS };
+                let schedule = PipelineSchedule::named(kind, sizes).expect("fits");
+                match together(name, &schedule, recompute) {
+                    Ok(outcome) => {
+                        let off = difference(&expected, &outcome);
+                        if off > if EQUAL_BITS.contains(&name) { 0.0 } else { 1e-14 } {
+                            wrong.push(format!("{name} {kind} {recompute:?}: {off:e}"));
+                        }
+                    }
+                    Err(told) => wrong.push(format!("{name} {kind} {recompute:?}: {told}")),
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
