@@ -101,8 +101,8 @@ pub use rng::Key;
 pub use store::{
     AdaptedLayer, AdapterRule, BucketEntry, Buffer, BuildOptions, CutUnits, FlatStorage, GradState, LayerCut,
     LoadReport, NamePattern, OwnedGroup, Param, ParamBucket, ParamGroup, ParamLayout, ParamPlace, ParamRules,
-    ParamState, ParamStore, Portion, PortionPiece, RateRule, Scope, StoreBuilder, TensorPlan, TensorRank,
-    UnreducedGrads, WholeElements,
+    ParamState, ParamStore, PlacedName, Portion, PortionPiece, RateRule, Scope, StagePlace, StoreBuilder,
+    TensorPlan, TensorRank, UnreducedGrads, WholeElements,
 };
 pub use tape::{
     ArithmeticCount, Block, Grads, Graph, GraphInput, GraphNode, GraphPort, KeptWeights, Listener,

@@ -10,9 +10,11 @@ mod links;
 mod play;
 mod run;
 mod schedule;
+mod stage_params;
 
 pub use check::{ScheduleCheck, ScheduleLimits};
 pub use division::{DividedPass, SentSize};
 pub use play::{PassSeconds, PlayCosts, PlayedWork, SentValue, Timeline};
 pub use run::{Pipeline, StageForward, StagePasses};
 pub use schedule::{PipelineSchedule, PipelineSizes, StagePass, StageWork};
+pub use stage_params::StageParams;

@@ -7,12 +7,12 @@ use candle_core::{DType, Tensor};
 use phalanx_collectives::Communicator;
 use phalanx_sharding::ShardingError;
 use phalanx_sharding::pipeline::{
-    DividedPass, Pipeline, PipelineSchedule, PipelineSizes, StageForward, StagePasses,
+    DividedPass, Pipeline, PipelineSchedule, PipelineSizes, StageForward, StageParams, StagePasses,
 };
 use phalanx_tensor::backend::Outlines;
 use phalanx_tensor::{
-    BuildOptions, ComputeDevice, Context, Key, ParamStore, Recompute, Session, StageRole, StoreBuilder, Tape,
-    TracedPass, ValueTrace,
+    BuildOptions, ComputeDevice, Context, Key, ParamLayout, ParamStore, Recompute, Session, StageRole,
+    StoreBuilder, Tape, TracedPass, ValueTrace,
 };
 
 use crate::common::on_ranks;
@@ -25,9 +25,9 @@ struct Model {
     loss: Loss,
 }
 
-fn build(case: &Case, device: ComputeDevice) -> Model {
+fn build(case: &Case, device: ComputeDevice, layout: Option<Arc<dyn ParamLayout>>) -> Model {
     let key = Key::new(7);
-    let options = BuildOptions { key, dtype: DType::F64, device, ..BuildOptions::default() };
+    let options = BuildOptions { key, dtype: DType::F64, device, layout, ..BuildOptions::default() };
     let builder = StoreBuilder::new(options);
     let loss = (case.build)(&builder.root()).expect("a model");
     Model { store: builder.build().expect("memory"), loss }
@@ -41,7 +41,7 @@ fn session(micro: usize, recompute: Recompute) -> Session {
 /// Finds the calls and values of the loss.
 fn trace(case: &Case, recompute: Recompute) -> TracedPass {
     let device = Outlines::new().device();
-    let model = build(case, device.clone());
+    let model = build(case, device.clone(), None);
     let trace = ValueTrace::new();
     let stage = Some(StageRole::Trace(trace.clone()));
     let tape = Tape::recording(Session { device, stage, ..session(0, recompute) });
@@ -70,7 +70,7 @@ fn gradients(store: &ParamStore) -> BTreeMap<String, Vec<f64>> {
 
 /// Trains on one rank.
 fn alone(case: &Case, micros: usize, recompute: Recompute) -> Outcome {
-    let model = build(case, ComputeDevice::host());
+    let model = build(case, ComputeDevice::host(), None);
     let mut losses = Vec::new();
     for micro in 0..micros {
         let tape = Tape::recording(session(micro, recompute));
@@ -137,14 +137,14 @@ fn on_rank(
     let first: Vec<usize> = (0..chunks).map(|chunk| chunk * calls / chunks).collect();
     let pass = DividedPass::new(&traced, &first)?;
     let rank = comm.rank();
-    let own = schedule.ranks_of_chunks()?.into_iter().zip(&pass.params).filter(|(place, _)| *place == rank);
-    let own: Vec<String> = own.flat_map(|(_, params)| params.iter().cloned()).collect();
+    let mut params = StageParams::default();
+    params.add(&pass, &schedule.ranks_of_chunks()?);
     let pipeline = Pipeline::new(comm, schedule, pass, (DType::F64, 100))?;
-    let model = build(case, ComputeDevice::host());
+    let layout = Arc::new(params).layout(rank, None);
+    let model = build(case, ComputeDevice::host(), Some(layout));
     let mut passes = Passes { model, recompute, losses: BTreeMap::new() };
     pipeline.run(&mut passes)?;
-    let mut gradients = gradients(&passes.model.store);
-    gradients.retain(|name, _| own.contains(name));
+    let gradients = gradients(&passes.model.store);
     Ok(Outcome { gradients, losses: passes.losses.into_values().collect() })
 }
 

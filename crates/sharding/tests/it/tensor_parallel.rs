@@ -13,8 +13,8 @@ use phalanx_models::{
 use phalanx_sharding::{RankGroup, single_rank_group};
 use phalanx_tensor::loss::{CrossEntropyOptions, LossDivisor, RowTargets};
 use phalanx_tensor::{
-    Array, BuildOptions, Context, HookResult, Key, ProcessGroup, Recompute, Result, Scope, Session,
-    StoreBuilder, Tape, TensorGroup, TensorPlan, TensorRank, Value, ops,
+    Array, BuildOptions, Context, HookResult, Key, PlacedName, ProcessGroup, Recompute, Result, Scope,
+    Session, StoreBuilder, Tape, TensorGroup, TensorPlan, TensorRank, Value, ops,
 };
 
 use crate::common::on_ranks;
@@ -283,7 +283,11 @@ fn difference(case: &Case, whole: &Step, own: &Step, rank: TensorRank) -> f64 {
     let layout = case.plan.layout(rank);
     let mut most = (own.loss - whole.loss).abs();
     let numbers = |tensor: &Tensor| tensor.flatten_all().and_then(|flat| flat.to_vec1::<f64>()).expect("f64");
-    let cut = |name: &str, all: &Tensor| match &layout.place(name, all.shape()).expect("fits").portion {
+    let cut = |name: &str, all: &Tensor| match &layout
+        .place(&PlacedName::param(name), all.shape())
+        .expect("fits")
+        .portion
+    {
         Some(portion) => portion.cut(all).expect("the whole"),
         None => all.clone(),
     };

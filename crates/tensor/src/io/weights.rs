@@ -72,7 +72,9 @@ pub fn load_network(store: &ParamStore, prefix: &str, path: &Path, strict: bool)
     let wanted: BTreeSet<&str> = store.names().filter_map(|name| name.strip_prefix(prefix)).collect();
     let found = file.state_dict(|name| wanted.contains(name))?;
     let missing = wanted.iter().filter(|name| !found.contains(name)).map(|name| (*name).to_owned()).collect();
-    let unexpected = found.names().filter(|name| !wanted.contains(name) && found.is_weight(name));
+    let is_elsewhere = |name: &str| store.is_elsewhere(&format!("{prefix}{name}"));
+    let unexpected =
+        found.names().filter(|name| !wanted.contains(name) && found.is_weight(name) && !is_elsewhere(name));
     let report = LoadReport { missing, unexpected: unexpected.map(str::to_owned).collect() };
     if strict {
         refuse_differences(&report, &found)?;

@@ -80,6 +80,7 @@ impl StoreBuilder {
             buckets,
             by_name: registry.by_name,
             adapted: registry.adapted,
+            elsewhere: registry.elsewhere,
         })
     }
 }

@@ -78,6 +78,8 @@ pub(super) struct BucketLayout {
     pub(super) dtype: DType,
     pub(super) entries: Vec<BucketEntry>,
     pub(super) groups: Vec<ParamGroup>,
+    /// The stages of a pipeline that hold it, if it is several.
+    pub(super) stages: Arc<[usize]>,
 }
 
 impl BucketLayout {
@@ -95,6 +97,7 @@ struct Alike<'a> {
     rate: f64,
     is_cut: bool,
     counts: bool,
+    stages: &'a [usize],
 }
 
 impl<'a> Alike<'a> {
@@ -107,6 +110,7 @@ impl<'a> Alike<'a> {
             rate: param.rate,
             is_cut: param.portion.is_some(),
             counts: param.counts,
+            stages: &param.stages,
         }
     }
 }
@@ -137,6 +141,9 @@ fn deciding_bytes(param: &ParamSpec, options: &BuildOptions) -> usize {
 /// parameters together. A group outside of blocks has its own bucket: its parameters are used at any time, and no
 /// listener announces when their gradients begin.
 ///
+/// Parameters that several stages of a pipeline hold share a bucket with such of the same stages only: their gradients are summed over
+/// these.
+///
 /// Portions and whole parameters never share a bucket. What shards and codecs make of a whole parameter must not depend on portions next to
 /// it, which differ between the ranks that hold it alike.
 pub(super) fn lay_out(params: &[&ParamSpec], options: &BuildOptions) -> Vec<BucketLayout> {
@@ -156,12 +163,12 @@ pub(super) fn lay_out(params: &[&ParamSpec], options: &BuildOptions) -> Vec<Buck
     let mut buckets: Vec<BucketLayout> = Vec::new();
     let (mut bytes, mut was_cut) = (0, false);
     for group in groups {
-        let Alike { block, trained, decay, rate, counts, is_cut, .. } = group.alike;
+        let Alike { block, trained, decay, rate, counts, is_cut, stages } = group.alike;
         let joins = buckets.last().is_some_and(|bucket| {
             let before = bucket.groups.last().map_or("", |group| &group.block);
             let small = block == before && group.bytes < options.bucket_bytes;
             let inside = !block.is_empty() && !before.is_empty();
-            let alike = bucket.trained == trained && was_cut == is_cut;
+            let alike = bucket.trained == trained && was_cut == is_cut && *bucket.stages == *stages;
             alike && inside && (bytes < options.bucket_bytes || small)
         });
         (bytes, was_cut) = (if joins { bytes } else { 0 } + group.bytes, is_cut);
@@ -171,6 +178,7 @@ pub(super) fn lay_out(params: &[&ParamSpec], options: &BuildOptions) -> Vec<Buck
                 dtype: options.dtype,
                 entries: Vec::new(),
                 groups: Vec::new(),
+                stages: stages.into(),
             });
         }
         let Some(bucket) = buckets.last_mut() else { continue };

@@ -24,7 +24,8 @@ pub use bucket::{GradState, ParamBucket, ParamState, UnreducedGrads};
 pub use buffer::Buffer;
 pub use builder::StoreBuilder;
 pub use cut::{
-    CutUnits, LayerCut, ParamLayout, ParamPlace, Portion, PortionPiece, TensorPlan, TensorRank, WholeElements,
+    CutUnits, LayerCut, ParamLayout, ParamPlace, PlacedName, Portion, PortionPiece, StagePlace, TensorPlan,
+    TensorRank, WholeElements,
 };
 pub use flat_storage::FlatStorage;
 pub use layout::{BucketEntry, OwnedGroup, ParamGroup};
@@ -49,6 +50,7 @@ pub struct ParamStore {
     buckets: Vec<ParamBucket>,
     by_name: BTreeMap<String, Entry>,
     adapted: Vec<AdaptedLayer>,
+    elsewhere: scope::Elsewhere,
 }
 
 /// The parameter or buffer of a name.
@@ -67,6 +69,16 @@ impl ParamStore {
     /// Parameters in registration order, which is the order of the reference state dict.
     pub fn params(&self) -> &[Param] {
         &self.params
+    }
+
+    /// Parameters that only other stages of a pipeline hold, in registration order. They have no values here.
+    pub fn params_elsewhere(&self) -> &[Param] {
+        &self.elsewhere.params
+    }
+
+    /// Buffers that only other stages of a pipeline hold, in registration order. Their values here count for nothing.
+    pub fn buffers_elsewhere(&self) -> &[Buffer] {
+        &self.elsewhere.buffers
     }
 
     /// Buffers (running statistics and the like) in registration order.
@@ -107,9 +119,9 @@ impl ParamStore {
         self.by_name.keys().map(String::as_str)
     }
 
-    /// The number of elements of all whole parameters, frozen ones included, buffers not.
+    /// The number of elements of all whole parameters of the model, frozen ones included, buffers not.
     pub fn num_parameters(&self) -> usize {
-        self.params.iter().map(|param| param.whole_shape().elem_count()).sum()
+        self.all_params().map(|param| param.whole_shape().elem_count()).sum()
     }
 
     /// The layers that have adapters, in registration order.
@@ -120,7 +132,7 @@ impl ParamStore {
     /// The patterns of rules that match no parameter.
     pub fn unmatched<'r>(&self, rules: &'r ParamRules) -> Vec<&'r NamePattern> {
         let matches = |pattern: &NamePattern| {
-            self.params.iter().any(|param| rules.fits(pattern, param.name(), param.block()))
+            self.all_params().any(|param| rules.fits(pattern, param.name(), param.block()))
         };
         rules.patterns().filter(|pattern| !matches(pattern)).collect()
     }
@@ -132,6 +144,11 @@ impl ParamStore {
         };
         let patterns = rules.adapters.iter().flat_map(|rule| &rule.layers);
         patterns.filter(|pattern| !matches(pattern)).collect()
+    }
+
+    /// The parameters of the model, also those of other stages.
+    fn all_params(&self) -> impl Iterator<Item = &Param> {
+        self.params.iter().chain(&self.elsewhere.params)
     }
 
     /// Sets all gradients to zero; see [`ParamBucket::zero_grads`].

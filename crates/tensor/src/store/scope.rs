@@ -1,7 +1,7 @@
 //! Registration of parameters and buffers by the layers of a model.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -10,9 +10,9 @@ use candle_core::{DType, Device, Shape, Tensor};
 use super::spec::{ParamKind, ParamSpec, Trained};
 use super::{
     AdaptedLayer, AdapterRule, Buffer, BuildOptions, Entry, Param, ParamLayout, ParamPlace, ParamRules,
-    Portion,
+    PlacedName, Portion, StagePlace,
 };
-use crate::backend::{Array, ComputeDevice};
+use crate::backend::ComputeDevice;
 use crate::init::Init;
 use crate::{Result, TensorError};
 
@@ -23,6 +23,26 @@ pub(super) struct Registry {
     pub(super) buffers: Vec<Buffer>,
     pub(super) by_name: BTreeMap<String, Entry>,
     pub(super) adapted: Vec<AdaptedLayer>,
+    /// Parameters and buffers that only other stages of a pipeline hold.
+    pub(super) elsewhere: Elsewhere,
+}
+
+/// Parameters and buffers that only other stages of a pipeline hold.
+#[derive(Debug, Default)]
+pub(super) struct Elsewhere {
+    pub(super) params: Vec<Param>,
+    pub(super) buffers: Vec<Buffer>,
+    names: BTreeSet<String>,
+}
+
+impl Registry {
+    /// Refuses a name that is taken.
+    fn check_new(&self, name: &str) -> Result<()> {
+        match self.by_name.contains_key(name) || self.elsewhere.names.contains(name) {
+            true => Err(TensorError::DuplicateName(name.to_owned())),
+            false => Ok(()),
+        }
+    }
 }
 
 /// The part that a rank has of a parameter or a buffer.
@@ -32,6 +52,7 @@ struct OwnPart {
     portion: Option<Arc<Portion>>,
     /// True if this rank counts it.
     counts: bool,
+    stages: StagePlace,
 }
 
 /// A place in the tree of names where a layer registers its parameters.
@@ -157,11 +178,7 @@ impl Scope {
 
     fn register(&self, name: &str, shape: Shape, init: Init, kind: ParamKind) -> Result<Param> {
         let name = self.full(name);
-        let mut registry = self.registry.borrow_mut();
-        let entry = Entry::Param(registry.params.len());
-        if registry.by_name.insert(name.clone(), entry).is_some() {
-            return Err(TensorError::DuplicateName(name));
-        }
+        self.registry.borrow().check_new(&name)?;
         let is_frozen = self.trainable && self.rules.freezes(&name, &self.block);
         let is_replaced = self.trainable
             && kind != ParamKind::Adapter
@@ -174,21 +191,45 @@ impl Scope {
         let is_frozen_by_rule = is_frozen || is_replaced;
         let block = self.block.clone();
         let rate = self.rules.rate(&name, &block);
-        let OwnPart { shape, portion, counts } = self.own_part(&name, shape)?;
-        let spec =
-            ParamSpec { name, block, shape, portion, counts, trained, is_frozen_by_rule, rate, kind, init };
+        let of = PlacedName { name: &name, block: &block, is_buffer: false };
+        let OwnPart { shape, portion, counts, stages: held } = self.own_part(of, shape)?;
+        let stages = match &held {
+            StagePlace::Shared(stages) => stages.clone(),
+            StagePlace::Here | StagePlace::Elsewhere => Arc::default(),
+        };
+        let spec = ParamSpec {
+            name: name.clone(),
+            block,
+            shape,
+            portion,
+            counts,
+            stages,
+            trained,
+            is_frozen_by_rule,
+            rate,
+            kind,
+            init,
+        };
         let param = Param::new(spec);
-        registry.params.push(param.clone());
+        let mut registry = self.registry.borrow_mut();
+        if held == StagePlace::Elsewhere {
+            registry.elsewhere.names.insert(name);
+            registry.elsewhere.params.push(param.clone());
+        } else {
+            let entry = Entry::Param(registry.params.len());
+            registry.by_name.insert(name, entry);
+            registry.params.push(param.clone());
+        }
         Ok(param)
     }
 
     /// Returns what this rank has of a parameter or a buffer of shape `whole`.
-    fn own_part(&self, name: &str, whole: Shape) -> Result<OwnPart> {
+    fn own_part(&self, of: PlacedName<'_>, whole: Shape) -> Result<OwnPart> {
         let layout = self.layout.as_ref();
-        let place = layout.map_or(Ok(ParamPlace::default()), |layout| layout.place(name, &whole))?;
+        let place = layout.map_or(Ok(ParamPlace::default()), |layout| layout.place(&of, &whole))?;
         let portion = place.portion.map(Arc::new);
         let shape = portion.as_ref().map_or(whole, |portion| portion.shape());
-        Ok(OwnPart { shape, portion, counts: place.counts })
+        Ok(OwnPart { shape, portion, counts: place.counts, stages: place.stages })
     }
 
     /// Registers a buffer of the store's element type, filled with `value`.
@@ -213,31 +254,34 @@ impl Scope {
     /// # Errors
     /// [`TensorError::DuplicateName`] if the name is taken.
     pub fn counter(&self, name: &str) -> Result<Buffer> {
-        self.add_buffer(self.full(name), self.device.put(&Tensor::new(0_i64, &Device::Cpu)?)?, None, false)
+        let name = self.full(name);
+        let of = PlacedName { name: &name, block: &self.block, is_buffer: true };
+        let OwnPart { stages, .. } = self.own_part(of, Shape::from(()))?;
+        let value = self.device.put(&Tensor::new(0_i64, &Device::Cpu)?)?;
+        self.add_buffer(Buffer::new(name, value, None, false), &stages)
     }
 
     /// Registers a buffer with the portion that a rank has of its whole shape.
     fn register_buffer(&self, name: &str, (whole, value): (Shape, f64), is_shared: bool) -> Result<Buffer> {
         let name = self.full(name);
-        let OwnPart { shape, portion, .. } = self.own_part(&name, whole)?;
+        let of = PlacedName { name: &name, block: &self.block, is_buffer: true };
+        let OwnPart { shape, portion, stages, .. } = self.own_part(of, whole)?;
         let value = Tensor::full(value, shape, &Device::Cpu)?.to_dtype(self.dtype)?;
-        self.add_buffer(name, self.device.put(&value)?, portion, is_shared)
+        self.add_buffer(Buffer::new(name, self.device.put(&value)?, portion, is_shared), &stages)
     }
 
-    fn add_buffer(
-        &self,
-        name: String,
-        value: Array,
-        portion: Option<Arc<Portion>>,
-        is_shared: bool,
-    ) -> Result<Buffer> {
+    fn add_buffer(&self, buffer: Buffer, stages: &StagePlace) -> Result<Buffer> {
         let mut registry = self.registry.borrow_mut();
-        let entry = Entry::Buffer(registry.buffers.len());
-        if registry.by_name.insert(name.clone(), entry).is_some() {
-            return Err(TensorError::DuplicateName(name));
+        let name = buffer.name().to_owned();
+        registry.check_new(&name)?;
+        if *stages == StagePlace::Elsewhere {
+            registry.elsewhere.names.insert(name);
+            registry.elsewhere.buffers.push(buffer.clone());
+        } else {
+            let entry = Entry::Buffer(registry.buffers.len());
+            registry.by_name.insert(name, entry);
+            registry.buffers.push(buffer.clone());
         }
-        let buffer = Buffer::new(name, value, portion, is_shared);
-        registry.buffers.push(buffer.clone());
         Ok(buffer)
     }
 

@@ -19,6 +19,8 @@ pub(super) struct ParamSpec {
     pub(super) portion: Option<Arc<Portion>>,
     /// False if another rank has the same elements, and sums over all parameters take them from there.
     pub(super) counts: bool,
+    /// The stages of a pipeline that hold it, if it is several.
+    pub(super) stages: Arc<[usize]>,
     pub(super) trained: Trained,
     /// True if a rule of the store freezes it, for a time or for good.
     pub(super) is_frozen_by_rule: bool,

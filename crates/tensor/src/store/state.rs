@@ -30,6 +30,13 @@ impl ParamStore {
         Ok(all)
     }
 
+    /// True if only other stages of a pipeline hold the parameter or buffer.
+    pub(crate) fn is_elsewhere(&self, name: &str) -> bool {
+        let mut params = self.params_elsewhere().iter().map(super::Param::name);
+        params.any(|known| known == name)
+            || self.buffers_elsewhere().iter().any(|buffer| buffer.name() == name)
+    }
+
     /// Loads values of whole parameters by name, converting element types. Of a parameter that is cut over ranks the portion is taken.
     ///
     /// Writes nothing unless every shape fits. Names without a counterpart are reported and not an error.
@@ -45,6 +52,9 @@ impl ParamStore {
         let mut seen = std::collections::BTreeSet::new();
         for (name, tensor) in tensors {
             let Some(entry) = self.by_name.get(name) else {
+                if self.is_elsewhere(name) {
+                    continue;
+                }
                 report.unexpected.push(name.to_owned());
                 continue;
             };

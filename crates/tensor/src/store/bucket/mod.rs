@@ -75,6 +75,11 @@ impl ParamBucket {
         Self::new(self.index(), self.0.layout.clone(), (ComputeDevice::host(), ComputeDevice::host()))
     }
 
+    /// The stages of a pipeline that hold the parameters, if there are several: the gradient is the sum of theirs.
+    pub fn stages(&self) -> &[usize] {
+        &self.0.layout.stages
+    }
+
     /// True if both handles are of the same bucket.
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)

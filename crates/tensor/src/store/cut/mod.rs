@@ -10,7 +10,7 @@ mod plan;
 mod portion;
 mod rules;
 
-pub use place::{ParamLayout, ParamPlace};
+pub use place::{ParamLayout, ParamPlace, PlacedName, StagePlace};
 pub use plan::{TensorPlan, TensorRank};
 pub use portion::{Portion, PortionPiece, WholeElements};
 pub use rules::{CutUnits, LayerCut};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use candle_core::Shape;
 
 use super::rules::LayerRule;
-use super::{CutUnits, LayerCut, ParamLayout, ParamPlace, Portion};
+use super::{CutUnits, LayerCut, ParamLayout, ParamPlace, PlacedName, Portion};
 use crate::group::even_lens;
 use crate::store::NamePattern;
 use crate::{Result, TensorError};
@@ -221,10 +221,11 @@ struct PlanLayout {
 }
 
 impl ParamLayout for PlanLayout {
-    fn place(&self, name: &str, whole: &Shape) -> Result<ParamPlace> {
-        let portion = self.plan.portion(name, whole, self.rank)?;
+    fn place(&self, param: &PlacedName<'_>, whole: &Shape) -> Result<ParamPlace> {
+        let portion = self.plan.portion(param.name, whole, self.rank)?;
         // Rank 0 counts what all have.
-        Ok(ParamPlace { counts: portion.is_some() || self.rank.rank == 0, portion })
+        let counts = portion.is_some() || self.rank.rank == 0;
+        Ok(ParamPlace { portion, counts, ..ParamPlace::default() })
     }
 
     fn ranks(&self) -> usize {
