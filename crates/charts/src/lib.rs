@@ -34,6 +34,7 @@ mod lines;
 mod plot;
 
 mod figure;
+mod timetable;
 
 pub use figure::Figure;
 pub use palette::{COLOURS, DASHES, Style, Styles, page_style};
@@ -43,6 +44,7 @@ pub use scale::pressed_flat;
 pub use svg::{Anchor, Svg, escape};
 pub use text::{ADVANCES, width};
 pub use ticks::{labels, ticks};
+pub use timetable::{Timetable, TimetableBox, TimetableRow};
 pub use unit::{Measure, Unit};
 
 /// The examples of this crate's README, as tests.

@@ -264,8 +264,8 @@ impl Strategy {
             return Ok(*row);
         }
         let known = STRATEGIES.iter().map(|row| row.name).collect::<Vec<_>>().join(", ");
-        let problem = match crate::Degrees::is_not_built(name) {
-            true => format!("is not built yet; there is: {known}"),
+        let problem = match crate::Degrees::names().any(|axis| axis == name) {
+            true => format!("is an axis of the mesh (--parallel {name}=2), no strategy; there is: {known}"),
             false => format!("is unknown; there is: {known}"),
         };
         Err(ShardingError::Strategy { name: name.to_owned(), problem })
@@ -489,9 +489,9 @@ mod tests {
     fn names_lead_to_rows_or_to_a_list() {
         assert_eq!(Strategy::named("ddp").expect("a row").layout.optimizer, Partition::Replicated);
         assert_eq!(Strategy::named("zero3").expect("a row").name, "fsdp");
-        let error = Strategy::named("pipeline").expect_err("no row yet").to_string();
+        let error = Strategy::named("pipeline").expect_err("an axis").to_string();
         assert!(
-            error.starts_with("strategy `pipeline` is not built yet; there is: dp, ddp, zero1,"),
+            error.starts_with("strategy `pipeline` is an axis of the mesh (--parallel pipeline=2), no strategy; there is: dp,"),
             "{error}"
         );
         assert!(Strategy::named("dpp").expect_err("a typo").to_string().contains("is unknown"));

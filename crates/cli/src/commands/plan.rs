@@ -2,13 +2,18 @@
 
 mod json;
 mod ratio;
+mod schedule;
 mod step;
 mod text;
 
+use std::path::PathBuf;
+
 use clap::Args;
+use phalanx_run::write_aside;
 use phalanx_sharding::STRATEGIES;
 use toml::Value;
 
+use self::schedule::PlannedSchedule;
 use super::error::CliError;
 use super::resolve::{set_data, set_parallel, task_of};
 use crate::Program;
@@ -54,6 +59,9 @@ pub(super) struct PlanArgs {
     /// operations, activations and messages. Reads the samples of the step.
     #[arg(long)]
     check: bool,
+    /// Write a picture (SVG) of the schedule of a model in stages (--parallel pipeline=N): when each pass runs.
+    #[arg(long, value_name = "FILE")]
+    schedule: Option<PathBuf>,
     /// Override a key (see `phalanx config show`).
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     sets: Vec<String>,
@@ -80,13 +88,28 @@ pub(super) fn run(program: &Program, args: &PlanArgs) -> Result<(), CliError> {
         true => Some(engine::outline_step(&task, config).map_err(CliError::failed)?),
         false => None,
     };
+    let schedule = PlannedSchedule::of(config).map_err(CliError::failed)?;
+    if let Some(path) = &args.schedule {
+        let Some(schedule) = &schedule else {
+            return Err(CliError::Usage(
+                "--schedule draws the stages of a model: give --parallel pipeline=N".to_owned(),
+            ));
+        };
+        let picture = schedule.picture().map_err(CliError::failed)?.svg();
+        write_aside(path, picture.as_bytes())
+            .map_err(|error| CliError::failed(format!("{}: {error}", path.display())))?;
+    }
     if args.json {
-        let json = json::of(config, &estimate, chosen, step.as_ref());
+        let mut json = json::of(config, &estimate, chosen, step.as_ref());
+        if let (Some(json), Some(schedule)) = (json.as_object_mut(), &schedule) {
+            json.insert("pipeline".to_owned(), schedule.json());
+        }
         out(&serde_json::to_string_pretty(&json).map_err(CliError::failed)?);
         return Ok(());
     }
     let checked = step.as_ref().map_or_else(Vec::new, step::lines);
-    for line in text::lines(config, &estimate, chosen).into_iter().chain(checked) {
+    let scheduled = schedule.as_ref().map_or_else(Vec::new, PlannedSchedule::lines);
+    for line in text::lines(config, &estimate, chosen).into_iter().chain(scheduled).chain(checked) {
         out(&line);
     }
     Ok(())
@@ -127,9 +150,11 @@ fn configuration(program: &Program, args: &PlanArgs) -> Result<Resolved, CliErro
         }
     }
     if args.batch.is_none() {
+        let resolved_micros = resolved.config.pipeline.micro_batches;
         // The plan does not depend on the batch, so an indivisible batch need not be an error.
         let train = &mut resolved.config.train;
-        let pieces = train.ranks.saturating_mul(train.accumulate).max(1);
+        let micros = train.accumulate.max(resolved_micros);
+        let pieces = train.ranks.saturating_mul(micros).max(1);
         train.global_batch = train.global_batch.div_ceil(pieces).max(1).saturating_mul(pieces);
     }
     resolved.validate_without_images()?;

@@ -14,7 +14,10 @@ fn mistakes_have_code_two_and_say_what_was_meant() {
         ("train --set train.raks=3", "--set train.raks=3: unknown key train.raks; did you mean train.ranks?"),
         ("train --ranks 100", "train.global_batch 32 is not at least train.ranks 100"),
         ("train --ranks 0", "--ranks 0: train.ranks = 0 is not at least 1"),
-        ("train --strategy pipeline", "is not built yet; there is"),
+        (
+            "train --strategy pipeline",
+            "is an axis of the mesh (--parallel pipeline=2), no strategy; there is",
+        ),
         ("train --strategy dpp", "--strategy dpp: "),
         ("train --data cifar", "did you mean cifar10?"),
         ("train --data cifar10", "data.kind = cifar10 needs data.path"),

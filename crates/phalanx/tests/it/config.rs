@@ -160,7 +160,7 @@ fn every_mistake_names_key_file_and_line() {
         (
             &[("a.toml", BASE)],
             &["train.strategy=pipeline"],
-            "--set train.strategy=pipeline: train.strategy: strategy `pipeline` is not built yet; there is: dp, ddp, zero1, zero2, fsdp, hsdp, \
+            "--set train.strategy=pipeline: train.strategy: strategy `pipeline` is an axis of the mesh (--parallel pipeline=2), no strategy; there is: dp, ddp, zero1, zero2, fsdp, hsdp, \
             ps-bsp, ps-ssp, ps-asp, local-sgd, post-local-sgd, diloco, d-psgd, ad-psgd, sgp",
         ),
         (

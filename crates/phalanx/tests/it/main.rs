@@ -39,6 +39,7 @@ mod mpi;
 mod own_training;
 mod pages;
 mod parallel;
+mod pipeline;
 mod plan;
 #[cfg(target_os = "linux")]
 mod pods;

@@ -188,7 +188,11 @@ fn networks_of_images_go_from_mesh_to_mesh() {
         };
         let one = steps(&format!("{name}-one"), &resolved(1, 6, ""));
         let moved = format!("{name}-moved");
-        let meshes = [(2, "parallel.tensor=2"), (1, ""), (2, "parallel.tensor=2 train.recompute=1")];
+        let meshes = [
+            (2, "parallel.tensor=2"),
+            (2, "parallel.pipeline=2 pipeline.micro_batches=1 eval.enabled=false"),
+            (2, "parallel.tensor=2 train.recompute=1"),
+        ];
         let mut found = Vec::new();
         for (at, (ranks, further)) in meshes.into_iter().enumerate() {
             found.extend(steps(&moved, &resolved(ranks, 2 * (at as u64 + 1), further)));

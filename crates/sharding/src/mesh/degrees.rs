@@ -37,7 +37,7 @@ impl std::str::FromStr for Degree {
 
 /// The kinds of parallelism, in the order of the mesh's axes, outermost first, and whether each can be used.
 const KINDS: &[(&str, bool)] = &[
-    ("pipeline", false),
+    ("pipeline", true),
     ("replicate", true),
     ("shard", true),
     ("context", false),
@@ -56,8 +56,8 @@ const KINDS: &[(&str, bool)] = &[
 /// assert_eq!(degrees.layout(8)?.to_string(), "replicate 2 × shard 4");
 /// let error = degrees.layout(5).unwrap_err().to_string();
 /// assert_eq!(error, "mesh: replicate 2 does not divide the world of 5 ranks");
-/// let error = "pipeline=2".parse::<Degrees>()?.layout(2).unwrap_err().to_string();
-/// assert_eq!(error, "mesh: `pipeline` is not built yet; there is: replicate, shard, tensor");
+/// let error = "context=2".parse::<Degrees>()?.layout(2).unwrap_err().to_string();
+/// assert_eq!(error, "mesh: `context` is not built yet; there is: pipeline, replicate, shard, tensor");
 /// # Ok(())
 /// # }
 /// ```
@@ -73,11 +73,6 @@ impl Degrees {
     /// The names of all kinds of parallelism, those that are not built included.
     pub fn names() -> impl Iterator<Item = &'static str> {
         KINDS.iter().map(|(name, _)| *name)
-    }
-
-    /// True for a kind of parallelism that has a name and cannot be used yet.
-    pub fn is_not_built(name: &str) -> bool {
-        KINDS.iter().any(|(known, built)| *known == name && !built)
     }
 
     /// Returns these degrees with that of `name` set.
@@ -237,9 +232,12 @@ mod tests {
             assert!(error.contains(problem), "{error}");
         }
         let refused = |text: &str, world| read(text).expect(text).layout(world).expect_err(text).to_string();
-        for name in ["pipeline", "context", "expert"] {
+        for name in ["context", "expert"] {
             let error = refused(&format!("{name}=2"), 2);
-            assert_eq!(error, format!("mesh: `{name}` is not built yet; there is: replicate, shard, tensor"));
+            assert_eq!(
+                error,
+                format!("mesh: `{name}` is not built yet; there is: pipeline, replicate, shard, tensor")
+            );
         }
         assert!(refused("shard=-1,replicate=-1", 4).contains("only one degree"));
         assert!(refused("replicate=2,shard=3", 8).contains("replicate 2 × shard 3 = 6"));

@@ -62,7 +62,8 @@ impl Underway for OperationUnderway {
     }
 }
 
-/// The ranks of a communicator. The ops of a model run in the same order on every rank. So their collectives have the
+/// The ranks of a communicator. Arrays without numbers are of another stage of a pipeline, whose ranks exchange them: nothing is done.
+/// The ops of a model run in the same order on every rank. So their collectives have the
 /// same order relative to gradient reductions, even on a shared communicator.
 #[derive(Debug, Clone)]
 pub struct RankGroup(Communicator);
@@ -89,14 +90,23 @@ impl ProcessGroup for RankGroup {
     }
 
     fn all_reduce(&self, values: &Array) -> HookResult {
+        if !values.has_numbers() {
+            return Ok(());
+        }
         Ok(self.0.all_reduce(&mut InPlace::of(values)?, ReduceOp::Sum)?)
     }
 
     fn begin_all_reduce(&self, values: &Array) -> BegunResult {
+        if !values.has_numbers() {
+            return Ok(over());
+        }
         Ok(Box::new(OperationUnderway(self.0.all_reduce_async(InPlace::of(values)?, ReduceOp::Sum))))
     }
 
     fn all_gather(&self, values: &Array, lens: &[usize]) -> HookResult {
+        if !values.has_numbers() {
+            return Ok(());
+        }
         let mut values = InPlace::of(values)?;
         check("all-gather", (lens, self.0.world_size()), values.len())?;
         match self.is_even(lens, values.len()) {
@@ -107,6 +117,9 @@ impl ProcessGroup for RankGroup {
     }
 
     fn begin_all_gather(&self, values: &Array, lens: &[usize]) -> BegunResult {
+        if !values.has_numbers() {
+            return Ok(over());
+        }
         let buffer = InPlace::of(values)?;
         check("all-gather", (lens, self.0.world_size()), buffer.len())?;
         if self.is_even(lens, buffer.len()) {
@@ -117,6 +130,9 @@ impl ProcessGroup for RankGroup {
     }
 
     fn begin_reduce_scatter(&self, values: &Array, lens: &[usize]) -> BegunResult {
+        if !values.has_numbers() {
+            return Ok(over());
+        }
         let buffer = InPlace::of(values)?;
         Ok(Box::new(OperationUnderway(match self.is_even(lens, buffer.len()) {
             true => self.0.reduce_scatter_in_place_async(buffer, ReduceOp::Sum),
@@ -126,6 +142,9 @@ impl ProcessGroup for RankGroup {
     }
 
     fn reduce_scatter(&self, values: &Array, lens: &[usize]) -> HookResult {
+        if !values.has_numbers() {
+            return Ok(());
+        }
         let mut values = InPlace::of(values)?;
         match self.is_even(lens, values.len()) {
             true => self.0.reduce_scatter_in_place(&mut values, ReduceOp::Sum)?,

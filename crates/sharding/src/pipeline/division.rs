@@ -30,32 +30,28 @@ pub struct SentSize {
     pub has_gradient: bool,
 }
 
+/// The elements of a value that counts as numbers for a report, at most.
+const MOST_NUMBERS: usize = 64;
+
 fn wrong(problem: String) -> ShardingError {
     ShardingError::Pipeline(problem)
 }
 
 impl DividedPass {
-    /// Divides a pass into chunks that begin with these calls; the first one begins with call 0. Code between blocks belongs to the
-    /// latest chunk among its inputs.
+    /// Divides a pass into chunks; `calls` has the chunk of each call. Code between blocks belongs to the latest chunk among its inputs.
     ///
     /// # Errors
-    /// [`ShardingError::Pipeline`] if the calls do not ascend from 0, a parameter lies outside of blocks, or a value goes back to an
-    /// earlier chunk, with the block.
-    pub fn new(pass: &TracedPass, first_calls: &[usize]) -> Result<Self> {
-        let ascends = first_calls.windows(2).all(|pair| pair[0] < pair[1]);
-        if first_calls.first() != Some(&0) || !ascends || first_calls.last() >= Some(&pass.calls.len()) {
-            return Err(wrong(format!(
-                "stages begin with calls {first_calls:?} of {} blocks: they ascend from 0",
-                pass.calls.len()
-            )));
+    /// [`ShardingError::Pipeline`] if a parameter lies outside of blocks, or a value goes back to an earlier chunk, with the block.
+    pub fn new(pass: &TracedPass, calls: &[usize], chunks: usize) -> Result<Self> {
+        if calls.len() != pass.calls.len() || calls.iter().any(|chunk| *chunk >= chunks) {
+            let problem = format!("chunks {calls:?} of {} calls, in {chunks} chunks", pass.calls.len());
+            return Err(wrong(format!("{problem}: each call has one of them")));
         }
-        let chunks = first_calls.len();
-        let of_call = |call: usize| first_calls.partition_point(|first| *first <= call) - 1;
         let mut places = Vec::with_capacity(pass.values.len());
         let mut users: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
         let mut params = vec![BTreeSet::new(); chunks];
         for value in &pass.values {
-            let chunk = place_of(value, &places, &of_call, pass)?;
+            let chunk = place_of(value, &places, calls, pass)?;
             if let Some(param) = &value.param {
                 params[chunk].insert(param.clone());
             }
@@ -77,30 +73,31 @@ impl DividedPass {
             SentSize { bytes: shape.elem_count() * dtype.size_in_bytes(), has_gradient: *needs_grad }
         };
         let sizes = users.keys().map(|value| (*value, size(*value))).collect();
-        let planned_calls = pass.calls.iter().enumerate();
-        let calls: Vec<PlannedCall> = planned_calls
-            .map(|(at, call)| PlannedCall { block: call.block.clone(), chunk: of_call(at) })
-            .collect();
-        let values: Vec<PlannedValue> = pass
-            .values
-            .iter()
-            .zip(&places)
-            .map(|(value, chunk)| PlannedValue { op: value.op, chunk: *chunk })
-            .collect();
-        let plan = |chunk: usize| {
-            Arc::new(StagePlan {
-                chunk,
-                calls: calls.clone(),
-                values: values.clone(),
-                received: sent
-                    .iter()
-                    .filter(|sent| sent.to.contains(&chunk))
-                    .map(|sent| sent.value)
-                    .collect(),
-                sent: sent.iter().filter(|sent| sent.from == chunk).map(|sent| sent.value).collect(),
-            })
-        };
-        Ok(Self { plans: (0..chunks).map(plan).collect(), sent, params, sizes })
+        let plans = plans(pass, (&places, &sent), chunks, calls);
+        Ok(Self { plans, sent, params, sizes })
+    }
+
+    /// Sends the last chunk also the numbers that earlier ones find between blocks, such as terms of a loss: an evaluation reads them all
+    /// there.
+    #[must_use]
+    pub fn with_numbers_at_the_end(mut self, pass: &TracedPass) -> Self {
+        let last = self.plans.len() - 1;
+        let places: Vec<usize> = self.plans[last].values.iter().map(|value| value.chunk).collect();
+        for (value, traced) in pass.values.iter().enumerate() {
+            let is_number = traced.call.is_none() && traced.shape.elem_count() <= MOST_NUMBERS;
+            if !is_number || places[value] == last {
+                continue;
+            }
+            match self.sent.iter_mut().find(|sent| sent.value == value) {
+                Some(sent) if sent.to.contains(&last) => {}
+                Some(sent) => sent.to.push(last),
+                None => self.sent.push(SentValue { value, from: places[value], to: vec![last] }),
+            }
+        }
+        self.sent.sort_by_key(|sent| sent.value);
+        let calls: Vec<usize> = self.plans[last].calls.iter().map(|call| call.chunk).collect();
+        self.plans = plans(pass, (&places, &self.sent), last + 1, &calls);
+        self
     }
 
     /// The chunk that computes the loss.
@@ -109,13 +106,33 @@ impl DividedPass {
     }
 }
 
-/// Returns the chunk of a value.
-fn place_of(
-    value: &TracedValue,
-    places: &[usize],
-    of_call: &impl Fn(usize) -> usize,
+/// Returns the plan of each chunk.
+fn plans(
     pass: &TracedPass,
-) -> Result<usize> {
+    (places, sent): (&[usize], &[SentValue]),
+    chunks: usize,
+    calls: &[usize],
+) -> Vec<Arc<StagePlan>> {
+    let calls = pass.calls.iter().zip(calls);
+    let calls: Vec<PlannedCall> =
+        calls.map(|(call, chunk)| PlannedCall { block: call.block.clone(), chunk: *chunk }).collect();
+    let values = pass.values.iter().zip(places);
+    let values: Vec<PlannedValue> =
+        values.map(|(value, chunk)| PlannedValue { op: value.op, chunk: *chunk }).collect();
+    let plan = |chunk: usize| {
+        Arc::new(StagePlan {
+            chunk,
+            calls: calls.clone(),
+            values: values.clone(),
+            received: sent.iter().filter(|sent| sent.to.contains(&chunk)).map(|sent| sent.value).collect(),
+            sent: sent.iter().filter(|sent| sent.from == chunk).map(|sent| sent.value).collect(),
+        })
+    };
+    (0..chunks).map(plan).collect()
+}
+
+/// Returns the chunk of a value.
+fn place_of(value: &TracedValue, places: &[usize], calls: &[usize], pass: &TracedPass) -> Result<usize> {
     let latest = value.inputs.iter().map(|input| places[*input]).max();
     let Some(call) = value.call else {
         return match (&value.param, latest) {
@@ -125,7 +142,7 @@ fn place_of(
             (None, latest) => Ok(latest.unwrap_or(0)),
         };
     };
-    let own = of_call(call);
+    let own = calls[call];
     if latest.is_some_and(|latest| latest > own) {
         let block = &pass.calls[call].block;
         let problem = format!("block `{block}` of stage {own} reads a value of a later stage ({})", value.op);

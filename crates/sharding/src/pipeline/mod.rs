@@ -7,6 +7,7 @@ mod check;
 mod division;
 mod kinds;
 mod links;
+mod order;
 mod play;
 mod run;
 mod schedule;
@@ -14,6 +15,7 @@ mod stage_params;
 
 pub use check::{ScheduleCheck, ScheduleLimits};
 pub use division::{DividedPass, SentSize};
+pub use order::BlockOrder;
 pub use play::{PassSeconds, PlayCosts, PlayedWork, SentValue, Timeline};
 pub use run::{Pipeline, StageForward, StagePasses};
 pub use schedule::{PipelineSchedule, PipelineSizes, StagePass, StageWork};

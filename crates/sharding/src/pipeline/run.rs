@@ -110,6 +110,12 @@ impl Pipeline {
         &self.pass
     }
 
+    /// True if this rank computes the loss.
+    pub fn has_loss(&self) -> bool {
+        let loss = self.pass.loss_chunk();
+        self.schedule.ranks[self.rank].iter().any(|work| work.chunk == loss)
+    }
+
     /// Runs this rank's forward and backward passes of a step.
     ///
     /// # Errors

@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use super::kinds;
 use crate::{Result, ShardingError};
 
 /// A pass of a chunk over a micro-batch.
@@ -87,47 +86,6 @@ pub struct PipelineSchedule {
 }
 
 impl PipelineSchedule {
-    /// The names of the schedules that there are.
-    pub const NAMES: &[&str] = &["gpipe", "1f1b", "interleaved", "zero-bubble"];
-
-    /// Makes a schedule:
-    ///
-    /// | name | order |
-    /// |---|---|
-    /// | `gpipe` | all forward passes, then all backward passes (Huang et al. 2019) |
-    /// | `1f1b` | a backward pass as soon as there can be one, then one forward and one backward in turn (Narayanan et al. 2019) |
-    /// | `interleaved` | `1f1b` with several chunks of a rank, so that pipelines fill sooner (Narayanan et al. 2021) |
-    /// | `zero-bubble` | `1f1b` with backward in two parts, of which gradients of weights fill the gaps (Qi et al. 2024, ZB-H1) |
-    ///
-    /// # Errors
-    /// [`ShardingError::Schedule`] if there is no such schedule, or it needs other sizes.
-    pub fn named(name: &str, sizes: PipelineSizes) -> Result<Self> {
-        let wrong = |problem: String| Err(ShardingError::Schedule(format!("{name}: {problem}")));
-        let PipelineSizes { ranks, chunks, micros } = sizes;
-        if ranks == 0 || chunks == 0 || micros == 0 {
-            return wrong(format!(
-                "{ranks} ranks with {chunks} chunks each and {micros} micro-batches: none may be 0"
-            ));
-        }
-        if name != "interleaved" && chunks > 1 {
-            return wrong(format!(
-                "a rank has one chunk, and {chunks} are asked for; `interleaved` has several"
-            ));
-        }
-        Ok(match name {
-            "gpipe" => kinds::gpipe(ranks, micros),
-            "1f1b" => kinds::one_forward_one_backward(ranks, micros),
-            "interleaved" if micros.is_multiple_of(ranks) => kinds::interleaved(sizes),
-            "interleaved" => {
-                return wrong(format!(
-                    "chunks take turns after a micro-batch for each rank, so that the {ranks} ranks must divide the {micros} micro-batches"
-                ));
-            }
-            "zero-bubble" => kinds::zero_bubble(ranks, micros),
-            _ => return wrong(format!("there is no such schedule; there is: {}", Self::NAMES.join(", "))),
-        })
-    }
-
     /// The number of chunks.
     pub fn num_chunks(&self) -> usize {
         self.ranks.iter().flatten().map(|work| work.chunk + 1).max().unwrap_or(0)

@@ -7,7 +7,7 @@ use candle_core::{DType, Tensor};
 use phalanx_collectives::Communicator;
 use phalanx_sharding::ShardingError;
 use phalanx_sharding::pipeline::{
-    DividedPass, Pipeline, PipelineSchedule, PipelineSizes, StageForward, StageParams, StagePasses,
+    BlockOrder, Pipeline, PipelineSchedule, PipelineSizes, StageForward, StageParams, StagePasses,
 };
 use phalanx_tensor::backend::Outlines;
 use phalanx_tensor::{
@@ -133,9 +133,9 @@ fn on_rank(
     recompute: Recompute,
 ) -> Result<Outcome, Failure> {
     let traced = trace(case, recompute);
-    let (chunks, calls) = (schedule.num_chunks(), traced.calls.len());
-    let first: Vec<usize> = (0..chunks).map(|chunk| chunk * calls / chunks).collect();
-    let pass = DividedPass::new(&traced, &first)?;
+    let order = BlockOrder::of(&[&traced])?;
+    let first = order.equal_work(&[&traced], schedule.num_chunks())?;
+    let pass = order.divide(0, &traced, &first)?;
     let rank = comm.rank();
     let mut params = StageParams::default();
     params.add(&pass, &schedule.ranks_of_chunks()?);

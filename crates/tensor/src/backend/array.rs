@@ -111,7 +111,7 @@ impl Array {
     }
 
     /// True if the array has numbers, false for an outline ([`super::Outlines`]).
-    pub(crate) fn has_numbers(&self) -> bool {
+    pub fn has_numbers(&self) -> bool {
         self.device_backend().is_none_or(ArrayBackend::has_numbers)
     }
 

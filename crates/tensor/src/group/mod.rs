@@ -74,7 +74,7 @@ pub trait ProcessGroup: std::fmt::Debug + Send + Sync {
     /// Begins [`ProcessGroup::all_gather`], as [`ProcessGroup::begin_all_reduce`] does.
     ///
     /// # Errors
-    /// Those of [`ProcessGroup::all_gather`].
+    /// Errors of [`ProcessGroup::all_gather`].
     fn begin_all_gather(&self, values: &Array, lens: &[usize]) -> BegunResult {
         self.all_gather(values, lens)?;
         Ok(over())
@@ -90,7 +90,7 @@ pub trait ProcessGroup: std::fmt::Debug + Send + Sync {
     /// Begins [`ProcessGroup::reduce_scatter`], as [`ProcessGroup::begin_all_reduce`] does.
     ///
     /// # Errors
-    /// Those of [`ProcessGroup::reduce_scatter`].
+    /// Errors of [`ProcessGroup::reduce_scatter`].
     fn begin_reduce_scatter(&self, values: &Array, lens: &[usize]) -> BegunResult {
         self.reduce_scatter(values, lens)?;
         Ok(over())

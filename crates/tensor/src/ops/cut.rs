@@ -4,15 +4,12 @@ use std::sync::Arc;
 
 use super::collective::{copy_to_group, gather_from_group, reduce_from_group, split_to_group};
 use super::overlap::product_of_gathered;
-use super::rank_split::RankSplit;
+use super::rank_split::{POSITIONS, RankSplit};
 use super::underway::OpRanks;
 use crate::backend::Array;
 use crate::group::{ProcessGroup, even_lens};
 use crate::tape::{FinishFn, Placement, PlacementRule, Tape, Value};
 use crate::{Context, Result, TensorError};
-
-/// The dimension of positions in sequences [N, T, C].
-pub(super) const POSITIONS: usize = 1;
 
 const GATHER: &str = "gather_sequence";
 

@@ -4,7 +4,8 @@
 
 use candle_core::{DType, Shape};
 
-use super::cut::{POSITIONS, split_lens};
+use super::cut::split_lens;
+use super::rank_split::POSITIONS;
 use crate::backend::{Dropout, SamplePart};
 use crate::group::even_lens;
 use crate::tape::{Placement, PlacementRule, Tape, Value};

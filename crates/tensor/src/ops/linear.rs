@@ -6,11 +6,9 @@ use candle_core::{DType, Shape};
 
 pub use crate::backend::WeightLayout;
 
-use super::cut::{
-    CopyAndProduct, POSITIONS, copy_for_parts, copy_for_product, no_ranks, param_for, split_lens,
-};
+use super::cut::{CopyAndProduct, copy_for_parts, copy_for_product, no_ranks, param_for, split_lens};
 use super::overlap::{GatheredProduct, PositionBlock, RowProduct, product_of_gathered, with_last};
-use super::rank_split::{Gathering, RankSplit};
+use super::rank_split::{Gathering, POSITIONS, RankSplit};
 use super::underway::OpRanks;
 use crate::backend::{Array, BinaryOp, Factor, MatrixProduct};
 use crate::group::ProcessGroup;

@@ -5,8 +5,7 @@
 
 use candle_core::{DType, Shape};
 
-use super::cut::POSITIONS;
-use super::rank_split::{Gathering, RankSplit};
+use super::rank_split::{Gathering, POSITIONS, RankSplit};
 use super::underway::{Coming, OpRanks};
 use crate::backend::{Array, LinearProduct, WeightLayout};
 use crate::group::even_lens;

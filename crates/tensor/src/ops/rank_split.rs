@@ -8,6 +8,9 @@ use crate::group::ProcessGroup;
 use crate::storage::wide;
 use crate::{Context, Result, TensorError};
 
+/// The dimension of positions in sequences [N, T, C].
+pub(super) const POSITIONS: usize = 1;
+
 /// The split of a tensor over the ranks of a group along one dimension.
 #[derive(Clone)]
 pub(super) struct RankSplit {

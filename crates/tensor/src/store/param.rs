@@ -70,6 +70,11 @@ impl Param {
         self.0.spec.shape.elem_count()
     }
 
+    /// The stages of a pipeline that hold it, if there are several.
+    pub fn stages(&self) -> &[usize] {
+        &self.0.spec.stages
+    }
+
     /// The block that it belongs to; empty outside of blocks.
     pub fn block(&self) -> &str {
         &self.0.spec.block

@@ -106,6 +106,8 @@ pub struct Tape {
     past_id: Cell<u64>,
     /// The state of a pass of a pipeline.
     stage: Option<StageState>,
+    /// The session of calls that another chunk of a pipeline computes.
+    elsewhere: Option<Session>,
     inner: RefCell<Inner>,
 }
 
@@ -152,6 +154,7 @@ impl Tape {
     }
 
     fn with_mode(session: Session, mode: Mode) -> Self {
+        let stage = session.stage.clone().map(StageState::new);
         Self {
             mode: Cell::new(mode),
             recomputing: false,
@@ -161,7 +164,14 @@ impl Tape {
             leaves_weights: Cell::new(false),
             id: Cell::new(fresh_id()),
             past_id: Cell::new(0),
-            stage: StageState::of(&session),
+            elsewhere: stage.as_ref().map(|stage| Session {
+                listener: None,
+                stage: None,
+                device: stage.outlines().device(),
+                arithmetic: ArithmeticCount::default(),
+                ..session.clone()
+            }),
+            stage,
             inner: RefCell::default(),
             session,
         }
@@ -179,7 +189,7 @@ impl Tape {
 
     /// The settings of this pass.
     pub fn session(&self) -> &Session {
-        self.stage.as_ref().and_then(StageState::session).unwrap_or(&self.session)
+        self.elsewhere.as_ref().filter(|_| self.is_elsewhere()).unwrap_or(&self.session)
     }
 
     /// Threads and scratch memory of the kernels.

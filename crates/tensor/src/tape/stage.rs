@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{DType, Shape};
 
+use super::Tape;
 use super::value::{Slot, Value};
-use super::{Session, Tape};
 use crate::backend::{Array, Outlines, Transfers as _};
 use crate::store::Param;
 use crate::{Result, TensorError};
@@ -133,7 +133,7 @@ pub trait StageMessages: std::fmt::Debug + Send + Sync {
 /// A pass that computes a chunk.
 #[derive(Debug)]
 pub struct StageRun {
-    /// Who computes what.
+    /// The chunk of each call and value.
     pub plan: Arc<StagePlan>,
     /// The values of other chunks.
     pub messages: Arc<dyn StageMessages>,
@@ -172,8 +172,6 @@ struct Received {
 pub(super) struct StageState {
     role: StageRole,
     outlines: Outlines,
-    /// The session of calls of other chunks.
-    elsewhere: Session,
     is_elsewhere: Cell<bool>,
     /// The calls within calls.
     depth: Cell<usize>,
@@ -191,32 +189,22 @@ pub(super) struct Numbered {
 }
 
 impl StageState {
-    pub(super) fn of(session: &Session) -> Option<Self> {
-        let role = session.stage.clone()?;
-        let outlines = Outlines::new();
-        let elsewhere = Session {
-            listener: None,
-            stage: None,
-            device: outlines.device(),
-            arithmetic: super::ArithmeticCount::default(),
-            ..session.clone()
-        };
-        Some(Self {
+    pub(super) fn new(role: StageRole) -> Self {
+        Self {
             role,
-            outlines,
-            elsewhere,
+            outlines: Outlines::new(),
             is_elsewhere: Cell::new(false),
             depth: Cell::new(0),
             calls: Cell::new(0),
             next: Cell::new(0),
             kept: RefCell::default(),
             received: RefCell::default(),
-        })
+        }
     }
 
-    /// The session of the present call, if another chunk computes it.
-    pub(super) fn session(&self) -> Option<&Session> {
-        self.is_elsewhere.get().then_some(&self.elsewhere)
+    /// The device of calls of other chunks.
+    pub(super) fn outlines(&self) -> &Outlines {
+        &self.outlines
     }
 
     fn differs(&self, found: &str, expected: Option<&str>) -> TensorError {
@@ -293,7 +281,7 @@ impl StageState {
         }
         let outline = match value.number() {
             None => self.outlines.from_host(&value.part()?.to_host()?)?,
-            Some(_) => self.outlines.like_value(value)?,
+            Some(_) => self.outlines.of(value.shape(), value.dtype()?),
         };
         Ok(value.clone().with_array(outline))
     }

@@ -261,7 +261,7 @@ sections! {
         /// Ranks along the axis `tensor`, which work on the same samples with a part of each layer; 1 checks on one rank that the layers
         /// can be cut.
         tensor: ParallelDegree = ParallelDegree::default();
-        /// Ranks along the axis `pipeline`; not built yet.
+        /// Ranks along the axis `pipeline`, which work on the same samples, each with some layers: its stage.
         pipeline: ParallelDegree = ParallelDegree::default();
         /// Ranks along the axis `context`; not built yet.
         context: ParallelDegree = ParallelDegree::default();
@@ -277,6 +277,19 @@ sections! {
         /// Between layers each rank has some positions of every sequence, with their norms, residuals and dropout: activations take less
         /// memory. For language models.
         sequence: bool = false;
+    }
+
+    /// The stages of a model whose layers lie on the ranks along the axis `pipeline`.
+    pipeline: PipelineConfig {
+        /// The order of forward and backward passes: `gpipe`, `1f1b`, `interleaved` or `zero-bubble`.
+        schedule: String = "1f1b".to_owned();
+        /// The chunks of the model that each rank has, under `interleaved`.
+        chunks: usize = 1;
+        /// The micro-batches of a step; 0 = `train.accumulate` if that is above 1, else the largest number that divides the samples, up
+        /// to four a stage.
+        micro_batches: usize = 0;
+        /// The first block of each chunk but the first one, such as `["blocks.2"]`; empty = chunks of equal work.
+        stages: Vec<String> = Vec::new();
     }
 
     /// When ranks wait for each other, under strategies that do not take every step together.

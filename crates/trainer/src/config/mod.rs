@@ -31,6 +31,7 @@ mod lora;
 mod networks;
 mod parallel;
 mod param_rules;
+mod pipeline;
 mod render;
 mod section_checks;
 mod selection;

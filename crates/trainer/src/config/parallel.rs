@@ -75,7 +75,13 @@ impl ParallelConfig {
 impl Config {
     /// The number of ranks that train on different samples.
     pub fn data_ranks(&self) -> usize {
-        (self.train.ranks / self.parallel.tensor_ranks().unwrap_or(1)).max(1)
+        let of_model = self.parallel.tensor_ranks().unwrap_or(1) * self.parallel.pipeline_ranks();
+        (self.train.ranks / of_model).max(1)
+    }
+
+    /// True if ranks hold parts of the model: portions of layers, or stages.
+    pub fn shares_model(&self) -> bool {
+        self.parallel.tensor_ranks().is_some() || self.parallel.pipeline_ranks() > 1
     }
 
     /// Checks the degrees of the mesh.
@@ -90,6 +96,17 @@ impl Config {
             let problem = problem.strip_prefix("mesh: ").unwrap_or(&problem);
             relations.require(false, KEY, format!("parallel: {problem}"));
         }
+        let (batch, parts, micros) = (train.global_batch, self.data_ranks(), self.micro_batches());
+        let pieces = parts.saturating_mul(micros);
+        let product = match parts == train.ranks {
+            true => format!("train.ranks {parts} x train.accumulate {micros}"),
+            false => format!("{parts} parts of the data x {micros} micro-batches"),
+        };
+        relations.require(
+            batch >= pieces,
+            "train.global_batch",
+            format!("train.global_batch {batch} is not at least {product} = {pieces}"),
+        );
         let has_groups = parallel.replicate.0.is_some() && parallel.shard.0.is_some();
         relations.require(
             has_groups || !parallel.has_data_axes() || !train.strategy.data.has_groups(),
@@ -135,7 +152,7 @@ mod tests {
         assert!(told.contains("replicate 2 × tensor 2 = 4, but the world has 3 ranks"), "{told}");
         let told = problems(&[("parallel.replicate", 3)], "ddp", 4);
         assert!(told.contains("replicate 3 = 3, but the world has 4 ranks"), "{told}");
-        for name in ["pipeline", "context", "expert"] {
+        for name in ["context", "expert"] {
             let told = problems(&[(&format!("parallel.{name}"), 2)], "ddp", 4);
             assert!(told.contains(&format!("`{name}` is not built yet")), "{told}");
         }

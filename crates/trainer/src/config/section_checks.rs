@@ -29,13 +29,6 @@ impl TrainConfig {
         relations.fraction("train.ema", self.ema);
         relations.not_negative("train.clip_norm", self.clip_norm);
         relations.not_negative("train.loss_scale", self.loss_scale);
-        let (batch, pieces) = (self.global_batch, self.ranks.saturating_mul(self.accumulate));
-        let product = format!("train.ranks {} x train.accumulate {}", self.ranks, self.accumulate);
-        relations.require(
-            batch >= pieces,
-            "train.global_batch",
-            format!("train.global_batch {batch} is not at least {product} = {pieces}"),
-        );
         relations.require(
             self.steps > 0 || self.epochs > 0 || self.tokens > 0,
             "train.epochs",

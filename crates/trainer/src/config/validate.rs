@@ -106,6 +106,7 @@ impl Config {
         );
         self.check_parallel(relations);
         self.check_tensor(relations);
+        self.check_pipeline(relations);
         self.check_logical_ranks(relations);
         self.check_elastic(relations);
     }

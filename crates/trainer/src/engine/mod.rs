@@ -41,6 +41,7 @@ mod checkpoint;
 mod estimate;
 mod generative_metrics;
 mod inference;
+mod stages;
 mod step_outline;
 mod watch;
 mod weights;

@@ -104,7 +104,7 @@ fn outline_rank(
     let config = &config;
     let outlines = Outlines::new();
     let device = outlines.device();
-    let target = BuildTarget { weights: Weights::Placeholder, device: &device, tensor };
+    let target = BuildTarget { tensor, ..BuildTarget::whole(Weights::Placeholder, &device) };
     let built = task.build(config, Some(classes), target)?;
     let group = tensor.map(|TensorRank { rank, ranks }| Arc::new(OutlineGroup::new(rank, ranks)));
     let arithmetic = ArithmeticCount::default();

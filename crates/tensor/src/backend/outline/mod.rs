@@ -33,7 +33,6 @@ use candle_core::{DType, Shape};
 
 use self::accounts::Accounts;
 use super::{Array, ArrayBackend, ComputeDevice};
-use crate::tape::Value;
 use crate::{Result, TensorError};
 
 /// The back end of arrays without numbers. Clones share the account of memory.
@@ -41,6 +40,9 @@ use crate::{Result, TensorError};
 pub struct Outlines(Arc<Accounts>);
 
 impl Outlines {
+    /// The name in errors.
+    pub const NAME: &str = "an outline";
+
     /// Makes a back end with an account of its own.
     pub fn new() -> Self {
         Self::default()
@@ -61,11 +63,6 @@ impl Outlines {
         self.array(shape.clone(), dtype)
     }
 
-    /// Makes the outline of a value.
-    pub(crate) fn like_value(&self, value: &Value) -> Result<Array> {
-        Ok(self.of(value.shape(), value.dtype()?))
-    }
-
     /// Makes an array in memory of its own.
     fn array(&self, shape: impl Into<Shape>, dtype: DType) -> Array {
         let shape = shape.into();
@@ -81,7 +78,7 @@ impl Outlines {
 
 impl ArrayBackend for Outlines {
     fn name(&self) -> &'static str {
-        "an outline"
+        Self::NAME
     }
 
     fn has_numbers(&self) -> bool {

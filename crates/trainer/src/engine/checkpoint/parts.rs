@@ -7,6 +7,7 @@ use candle_core::Tensor;
 use phalanx_sharding::{Partition, ShardRole};
 use phalanx_tensor::{ParamBucket, ParamStore, Portion, PortionPiece, TensorError, TensorRank};
 
+use crate::engine::distributed::StageRank;
 use crate::engine::error::TrainError;
 use phalanx_checkpoint::{EMA, MODEL, NewFile, NewPiece};
 
@@ -15,6 +16,8 @@ pub(in crate::engine) struct CheckpointParts {
     role: ShardRole,
     /// This rank among those that compute parts of the same layers.
     tensor: TensorRank,
+    /// This rank along the pipeline.
+    stage: StageRank,
     /// The shapes of parameters and cut buffers, and the first elements that this rank owns.
     params: BTreeMap<String, OwnedPart>,
     files: BTreeMap<String, Vec<NewPiece>>,
@@ -25,12 +28,14 @@ struct OwnedPart {
     shape: Vec<usize>,
     portion: Option<Arc<Portion>>,
     start: usize,
+    /// False if an earlier stage has it, too, and saves it.
+    is_saved: bool,
 }
 
 impl CheckpointParts {
     /// Creates the empty part of a rank with this role.
-    pub(in crate::engine) fn new(role: ShardRole, tensor: TensorRank) -> Self {
-        Self { role, tensor, params: BTreeMap::new(), files: BTreeMap::new() }
+    pub(in crate::engine) fn new(role: ShardRole, tensor: TensorRank, stage: StageRank) -> Self {
+        Self { role, tensor, stage, params: BTreeMap::new(), files: BTreeMap::new() }
     }
 
     /// Records the shapes of a network's parameters and cut buffers, and the elements that this rank owns: those that it updates.
@@ -40,13 +45,15 @@ impl CheckpointParts {
         let place = |param: &phalanx_tensor::Param| {
             let start = starts.get(param.name()).copied().unwrap_or(0);
             let shape = param.whole_shape().dims().to_vec();
-            (param.name().to_owned(), OwnedPart { shape, portion: param.portion().cloned(), start })
+            let is_saved = param.stages().first().is_none_or(|first| *first == self.stage.rank);
+            (param.name().to_owned(), OwnedPart { shape, portion: param.portion().cloned(), start, is_saved })
         };
         self.params.extend(store.params().iter().map(place));
         let cut = store.buffers().iter().filter_map(|buffer| Some((buffer, buffer.portion()?)));
         self.params.extend(cut.map(|(buffer, portion)| {
             let shape = portion.whole().dims().to_vec();
-            (buffer.name().to_owned(), OwnedPart { shape, portion: Some(portion.clone()), start: 0 })
+            let portion = Some(portion.clone());
+            (buffer.name().to_owned(), OwnedPart { shape, portion, start: 0, is_saved: true })
         }));
     }
 
@@ -103,6 +110,10 @@ impl CheckpointParts {
         let ShardRole { shard, shards, .. } = self.role;
         let TensorRank { rank, ranks } = self.tensor;
         let of_portion = if ranks > 1 { format!("-tensor-{rank:05}-of-{ranks:05}") } else { String::new() };
+        let of_stage = match self.stage {
+            StageRank { ranks: 1, .. } => String::new(),
+            StageRank { rank, ranks } => format!("-stage-{rank:05}-of-{ranks:05}"),
+        };
         let (file, key) = match (layout, kind) {
             (Partition::Sharded, _) => (format!("rank-{shard:05}-of-{shards:05}"), format!("{kind}.{name}")),
             // PyTorch finds its own names there.
@@ -111,6 +122,9 @@ impl CheckpointParts {
             _ => ("optimizer".to_owned(), format!("{kind}.{name}")),
         };
         let own = self.params.get(name);
+        if own.is_some_and(|own| !own.is_saved) {
+            return Ok(());
+        }
         let shape = own.map_or_else(|| values.dims().to_vec(), |part| part.shape.clone());
         let new = |region, key, values| {
             let (kind, name, shape) = (kind.to_owned(), name.to_owned(), shape.clone());
@@ -131,7 +145,7 @@ impl CheckpointParts {
                 pieces
             }
         };
-        self.files.entry(format!("{file}{of_portion}.safetensors")).or_default().extend(pieces);
+        self.files.entry(format!("{file}{of_stage}{of_portion}.safetensors")).or_default().extend(pieces);
         Ok(())
     }
 

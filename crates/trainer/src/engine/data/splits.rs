@@ -274,7 +274,7 @@ impl Data {
                 world_size: placed.shards(),
                 rank,
                 global_batch: config.train.global_batch,
-                micro_batches: config.train.accumulate,
+                micro_batches: config.micro_batches(),
                 seed: config.train.seed,
                 order: order(&**train, config),
                 tail: config.data.tail,

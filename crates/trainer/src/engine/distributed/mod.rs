@@ -25,6 +25,7 @@ mod listeners;
 mod mpi;
 mod network;
 mod roster;
+mod stage_rank;
 mod state_owner;
 mod traffic;
 mod world;
@@ -44,6 +45,7 @@ pub(in crate::engine) use listeners::listener;
 pub(in crate::engine) use network::{BatchGroups, Network, sync_options};
 pub(in crate::engine) use roster::PreviousWorld;
 use roster::Roster;
+pub(in crate::engine) use stage_rank::StageRank;
 pub(in crate::engine) use state_owner::StateOwner;
 pub(in crate::engine) use traffic::Traffic;
 pub use world::{World, in_one_process, invited_world, launcher_world, require_secret};
@@ -124,6 +126,12 @@ impl Distributed {
         self.is_duplicate() || self.devices.mesh().is_some_and(|mesh| !mesh.is_first_of_model())
     }
 
+    /// True if evaluations take this rank's results: it is the first one that has the last layers of the model for its samples.
+    pub(in crate::engine) fn has_results(&self) -> bool {
+        let StageRank { rank, ranks } = self.stage_rank();
+        !self.is_duplicate() && self.tensor_rank().rank == 0 && rank + 1 == ranks
+    }
+
     /// True if this rank computes what rank 0 draws or writes between two steps: all ranks that hold parts of its model take part.
     pub(in crate::engine) fn computes_with_first(&self) -> bool {
         self.data_rank() == 0 && !self.is_duplicate()
@@ -133,6 +141,18 @@ impl Distributed {
     pub(in crate::engine) fn tensor_rank(&self) -> TensorRank {
         let group = self.devices.mesh().and_then(|mesh| mesh.axis("tensor").ok());
         group.map_or(TensorRank::ALONE, |group| TensorRank { rank: group.rank(), ranks: group.world_size() })
+    }
+
+    /// The ranks along the pipeline; none if the model has no stages.
+    pub(in crate::engine) fn pipeline(&self) -> Option<&Communicator> {
+        let comm = self.devices.mesh().and_then(|mesh| mesh.axis("pipeline").ok());
+        comm.filter(|comm| comm.world_size() > 1)
+    }
+
+    /// This rank among those along the pipeline.
+    pub(in crate::engine) fn stage_rank(&self) -> StageRank {
+        self.pipeline()
+            .map_or(StageRank::ALONE, |comm| StageRank { rank: comm.rank(), ranks: comm.world_size() })
     }
 
     /// This rank, as the owner of state that no other rank has.

@@ -6,7 +6,7 @@ use phalanx_sharding::{
     CatchUp, DataParallel, LocalModel, Options, Overlap, ParallelStrategy, Partition, ShardRole,
     ShardingError, StateBytes, StepReports, SyncOptions, SyncStats, parallelize,
 };
-use phalanx_tensor::{Key, ParamBucket, ParamStore, ProcessGroup};
+use phalanx_tensor::{Key, Param, ParamBucket, ParamStore, ProcessGroup};
 
 use super::{Distributed, Traffic};
 use crate::config::{Config, mib};
@@ -51,9 +51,10 @@ impl Network {
         &self.store
     }
 
-    /// True if a parameter is trained.
+    /// True if a parameter is trained, on this rank or on that of another stage.
     pub(in crate::engine) fn is_learnt(&self) -> bool {
-        self.store.buckets().iter().any(ParamBucket::trainable)
+        let elsewhere = self.store.params_elsewhere().iter().any(Param::trainable);
+        elsewhere || self.store.buckets().iter().any(ParamBucket::trainable)
     }
 
     /// True if parameters are offloaded to the host and uploaded with the blocks that use them.

@@ -6,6 +6,7 @@ use super::tally::ClassTally;
 use crate::engine::data::{Data, TestBatch};
 use crate::engine::distributed::{BatchGroups, Distributed};
 use crate::engine::error::TrainError;
+use crate::engine::stages::StagedEvaluation;
 use crate::engine::training::{AnyTraining, CLASS_SUMS, StepInput, TrainingOutline};
 
 /// A pass over the test split.
@@ -46,6 +47,7 @@ pub(in crate::engine) fn evaluate(
     distributed: &Distributed,
     groups: &BatchGroups,
     session: &Session,
+    stages: Option<&StagedEvaluation>,
     pass: TestPass,
 ) -> Result<TestResult, TrainError> {
     let TestPass { step, limit, batch, mistakes } = pass;
@@ -61,14 +63,19 @@ pub(in crate::engine) fn evaluate(
     for batch in data.test_batches(distributed, limit, batch)? {
         let TestBatch { batch, positions, counts } = batch?;
         // Ranks with samples contrast them together.
-        let has_samples = counts && !distributed.repeats_results();
+        let has_samples = counts && distributed.has_results();
         let ranks = distributed.exchange().sum_of(f64::from(u8::from(has_samples)))? as usize;
         let batch_group = groups.first(ranks.max(1))?.filter(|_| counts);
         if !counts && session.listener.is_none() {
             continue;
         }
-        let tape = Tape::forward_only(Session { batch_group, ..session.clone() });
-        let evaluated = training.evaluate(&StepInput::new(&tape, &batch, 1.0, step, session.key))?;
+        let session = &Session { batch_group, ..session.clone() };
+        let evaluate = |tape: &Tape| training.evaluate(&StepInput::new(tape, &batch, 1.0, step, session.key));
+        let evaluated = match stages {
+            Some(stages) => stages.run(session, evaluate)?,
+            None => Some(evaluate(&Tape::forward_only(session.clone()))?),
+        };
+        let Some(evaluated) = evaluated else { continue };
         if !counts {
             // This rank only took part in gathering parameters.
             continue;
@@ -79,7 +86,7 @@ pub(in crate::engine) fn evaluate(
             classes.add(&evaluated.scored, &positions);
         }
     }
-    if distributed.repeats_results() {
+    if !distributed.has_results() {
         sums.clear();
     }
     sums.reduce(distributed)?;

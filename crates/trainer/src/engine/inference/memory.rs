@@ -5,7 +5,8 @@ use phalanx_tensor::{ComputeDevice, ParamBucket, TensorRank};
 
 use crate::config::{Config, Offload};
 use crate::engine::distributed::{Network, sync_options};
-use crate::engine::training::{BuildTarget, Built, Task, Weights};
+use crate::engine::stages::Stages;
+use crate::engine::training::{BuildTarget, Built, StageTarget, Task, Weights};
 use crate::engine::{TrainError, optimize};
 
 /// The memory plans of a model under several strategies.
@@ -34,7 +35,7 @@ pub fn plan_memory(task: &Task, config: &Config, strategies: &[Strategy]) -> Res
     let built = largest(task, config)?;
     let codec = config.codec.settings(config.train.seed, "").codec().map_err(ShardingError::from)?;
     let goes = |strategy: &&Strategy| {
-        (config.parallel.tensor_ranks().is_none() || strategy.is_bulk_synchronous())
+        (!config.shares_model() || strategy.is_bulk_synchronous())
             && strategy.goes_by(config.comm.algorithm).is_ok()
             && (config.codec.weight_rounding().is_none() || strategy.moves_parameters().is_ok())
             && codec.as_ref().is_none_or(|codec| strategy.encodes_by(&**codec, config.codec.scope).is_ok())
@@ -56,20 +57,27 @@ pub fn plan_memory(task: &Task, config: &Config, strategies: &[Strategy]) -> Res
     })
 }
 
-/// Builds the networks, of ranks that share layers as the one that holds most.
+/// Builds the networks, of ranks that share layers or have stages as the one that holds most.
 fn largest(task: &Task, config: &Config) -> Result<Built, TrainError> {
     let device = ComputeDevice::host();
-    let build = |tensor: Option<TensorRank>| {
-        let target = BuildTarget { tensor, ..BuildTarget::whole(Weights::Absent, &device) };
+    let stages = Stages::of(task, config, None)?;
+    let build = |tensor: Option<TensorRank>, stage: usize| {
+        let stage = stages.as_ref().map(|stages| StageTarget { params: &stages.params, rank: stage });
+        let target = BuildTarget { tensor, stage, ..BuildTarget::whole(Weights::Absent, &device) };
         task.build(config, None, target)
     };
-    let Some(ranks) = config.parallel.tensor_ranks() else { return build(None) };
+    let tensor: Vec<Option<TensorRank>> = match config.parallel.tensor_ranks() {
+        None => vec![None],
+        Some(ranks) => (0..ranks).map(|rank| Some(TensorRank { rank, ranks })).collect(),
+    };
     let bytes = |built: &Built| -> usize {
         built.networks.iter().flat_map(|network| network.store().buckets()).map(ParamBucket::bytes).sum()
     };
-    let mut most = build(Some(TensorRank { rank: 0, ranks }))?;
-    for rank in 1..ranks {
-        let other = build(Some(TensorRank { rank, ranks }))?;
+    let mut most = build(tensor[0], 0)?;
+    let others =
+        (0..config.parallel.pipeline_ranks()).flat_map(|stage| tensor.iter().map(move |own| (*own, stage)));
+    for (tensor, stage) in others.skip(1) {
+        let other = build(tensor, stage)?;
         if bytes(&other) > bytes(&most) {
             most = other;
         }
@@ -91,7 +99,7 @@ fn workload(network: &Network, config: &Config) -> Result<Workload, TrainError> 
         group: own.parallel.group().or_else(of_hosts),
         optimizer_numbers: optimize::numbers_per_parameter(&own),
         averages: own.train.ema > 0.0,
-        micro_batches: own.train.accumulate,
+        micro_batches: own.micro_batches(),
         prefetch: own.train.prefetch,
         algorithm: config.comm.algorithm,
         codec,

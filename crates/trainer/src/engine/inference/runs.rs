@@ -53,7 +53,7 @@ pub fn evaluate_model(
     let (training, alone) = (&*built.training, Distributed::none());
     let (step, mistakes) = (model.step, config.eval.mistakes);
     let pass = TestPass { step, limit: config.eval.limit, batch, mistakes };
-    let result = evaluate(training, &data, &alone, &BatchGroups::default(), session, pass)?;
+    let result = evaluate(training, &data, &alone, &BatchGroups::default(), session, None, pass)?;
     let mut evaluation =
         RunEvaluation { step, measures: result.measures, classes: None, confusions: Vec::new() };
     if let (Some(tally), Some(classes)) = (&result.classes, training.outline().classes) {

@@ -12,7 +12,8 @@ use super::state::TrainState;
 use crate::config::Config;
 use crate::engine::distributed::Distributed;
 use crate::engine::peak::PeakRate;
-use crate::engine::training::{BuildTarget, Notices, Task, Weights};
+use crate::engine::stages::Stages;
+use crate::engine::training::{BuildTarget, Notices, StageTarget, Task, Weights};
 use crate::engine::{Plan, TrainError};
 use phalanx_run::RunFolder;
 
@@ -26,6 +27,8 @@ pub(super) struct Environment<'a> {
     pub(super) device: ComputeDevice,
     /// The ranks that compute parts of the same layers; none if layers are not cut.
     pub(super) tensor_group: Option<TensorGroup>,
+    /// The stages of the model; none if ranks compute all layers.
+    pub(super) stages: Option<Arc<Stages>>,
     /// The root of all random streams.
     pub(super) key: Key,
     /// Counts the arithmetic of steps.
@@ -113,7 +116,11 @@ impl Environment<'_> {
     ) -> Result<TrainState, TrainError> {
         let weights = if distributed.is_shared() { Weights::ByRanks } else { Weights::Here };
         let tensor = self.tensor_group.as_ref().map(|_| distributed.tensor_rank());
-        let target = BuildTarget { weights, device: &self.device, tensor };
+        let stage = self
+            .stages
+            .as_ref()
+            .map(|stages| StageTarget { params: &stages.params, rank: distributed.stage_rank().rank });
+        let target = BuildTarget { weights, device: &self.device, tensor, stage };
         let built = task.build(self.config, Some(classes), target)?;
         let (context, folder) = (self.context.clone(), self.folder.path());
         TrainState::new(self.config, built, &self.plan, distributed, context, folder)

@@ -34,8 +34,13 @@ pub(super) fn evaluate_run(
     let session = env.evaluation_session(state.listener());
     let pass = TestPass { step: state.step, limit: eval.limit, batch, mistakes: eval.mistakes };
     let groups = state.networks().next().map(Network::batch_groups).unwrap_or_default();
-    let result = state
-        .with_averages_by_block(|training| evaluate(training, data, distributed, &groups, &session, pass))?;
+    let stages = match env.stages.as_ref().zip(distributed.pipeline()) {
+        Some((stages, comm)) => stages.evaluation(comm, env.config)?,
+        None => None,
+    };
+    let result = state.with_averages_by_block(|training| {
+        evaluate(training, data, distributed, &groups, &session, stages.as_ref(), pass)
+    })?;
     let classes = state.training.outline().classes.filter(|_| distributed.rank() == 0);
     if let (Some(tally), Some(classes)) = (&result.classes, classes) {
         let report = class_report(tally, &classes, data, env.config, state.step)?;

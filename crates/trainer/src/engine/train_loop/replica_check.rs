@@ -13,8 +13,10 @@ use crate::engine::distributed::Distributed;
 use crate::engine::error::Divergence;
 
 /// The part of a tensor that a rank holds; ranks with the same part hold the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct HeldPart {
+    /// The stages of the model that hold it; empty if there are no stages.
+    pub(super) stages: Vec<usize>,
     /// The rank's shard, if ranks of data hold different ones.
     pub(super) shard: Option<usize>,
     /// The rank's portion, if layers are cut over ranks and this one is.
@@ -34,7 +36,7 @@ pub(super) struct Fingerprint {
 
 impl Fingerprint {
     fn is_of_same_tensor(&self, other: &Self) -> bool {
-        (&self.kind, &self.name, self.part) == (&other.kind, &other.name, other.part)
+        (&self.kind, &self.name, &self.part) == (&other.kind, &other.name, &other.part)
     }
 }
 
@@ -57,7 +59,7 @@ impl RankHash {
     fn new(host: String, all: &[Fingerprint]) -> Self {
         let mut hashers: BTreeMap<HeldPart, blake3::Hasher> = BTreeMap::new();
         for Fingerprint { kind, name, part, hash } in all {
-            let hasher = hashers.entry(*part).or_default();
+            let hasher = hashers.entry(part.clone()).or_default();
             hasher.update(format!("{kind}\0{name}\0{hash}\n").as_bytes());
         }
         let hash = |(part, hasher): (HeldPart, blake3::Hasher)| {
@@ -67,18 +69,18 @@ impl RankHash {
         Self { host, parts: hashers.into_iter().map(hash).collect() }
     }
 
-    fn hash_of(&self, part: HeldPart) -> Option<&str> {
-        self.parts.iter().find(|own| own.part == part).map(|own| own.hash.as_str())
+    fn hash_of(&self, part: &HeldPart) -> Option<&str> {
+        self.parts.iter().find(|own| own.part == *part).map(|own| own.hash.as_str())
     }
 }
 
 /// True if the hashes of each part are equal on all ranks that hold it.
 fn agree(ranks: &[RankHash]) -> bool {
-    let mut known: BTreeMap<HeldPart, &str> = BTreeMap::new();
+    let mut known: BTreeMap<&HeldPart, &str> = BTreeMap::new();
     ranks
         .iter()
         .flat_map(|rank| &rank.parts)
-        .all(|own| *known.entry(own.part).or_insert(&own.hash) == own.hash)
+        .all(|own| *known.entry(&own.part).or_insert(&own.hash) == own.hash)
 }
 
 /// Finds the first tensor that ranks hold differently, and the ranks apart from a strict majority. `prints` are those of each rank.
@@ -91,13 +93,13 @@ fn first_difference(ranks: &[RankHash], prints: &[Vec<Fingerprint>]) -> Option<D
     }
     let mut found = tensors
         .into_iter()
-        .filter_map(|tensor| difference(tensor, &holders(ranks, tensor.part), ranks, prints));
+        .filter_map(|tensor| difference(tensor, &holders(ranks, &tensor.part), ranks, prints));
     let first = found.next()?;
     Some(Divergence { further: found.count(), ..first })
 }
 
 /// The ranks that hold a part.
-fn holders(ranks: &[RankHash], part: HeldPart) -> Vec<usize> {
+fn holders(ranks: &[RankHash], part: &HeldPart) -> Vec<usize> {
     (0..ranks.len()).filter(|rank| ranks[*rank].hash_of(part).is_some()).collect()
 }
 
@@ -161,7 +163,7 @@ fn compare(distributed: &Distributed, prints: &[Fingerprint]) -> Result<Option<D
 mod tests {
     use super::*;
 
-    const WHOLE: HeldPart = HeldPart { shard: None, portion: None };
+    const WHOLE: HeldPart = HeldPart { stages: Vec::new(), shard: None, portion: None };
 
     fn print(name: &str, part: HeldPart, hash: &str) -> Fingerprint {
         Fingerprint { kind: "model".to_owned(), name: name.to_owned(), part, hash: hash.to_owned() }
@@ -190,7 +192,7 @@ mod tests {
     #[test]
     fn shards_are_compared_among_ranks_that_have_the_same() {
         let of = |rank: usize, hash: &str| {
-            let part = HeldPart { shard: Some(rank % 2), portion: None };
+            let part = HeldPart { shard: Some(rank % 2), ..WHOLE };
             vec![print("a", part, hash), print("b", WHOLE, "0")]
         };
         let equal = [of(0, "1"), of(1, "2"), of(2, "1"), of(3, "2"), of(4, "1"), of(5, "2")];

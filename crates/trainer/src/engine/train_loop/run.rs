@@ -1,5 +1,6 @@
 //! One rank of a run, from its first step to its last.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use phalanx_tensor::{ArithmeticCount, Key};
@@ -20,6 +21,7 @@ use crate::engine::distributed::{AgreedAction, Distributed, Network};
 use crate::engine::generative_metrics::GenerativeMetrics;
 use crate::engine::observer::{Observer, ScaledRate, Started, StartedRanks, StepRange};
 use crate::engine::peak::PeakRate;
+use crate::engine::stages::Stages;
 use crate::engine::step_outline::check_cuts;
 use crate::engine::training::{ImageSource, Notices, Task};
 use crate::engine::{TrainError, optimize, precision};
@@ -93,6 +95,13 @@ impl<'a> Parts<'a> {
         let (key, arithmetic) = (Key::new(config.train.seed), ArithmeticCount::default());
         let notices = Notices::default();
         let tensor_group = distributed.tensor_group(config, context.threads())?;
+        // Batches for a device are not for outlines.
+        let of_host = device.is_host().then_some(&data);
+        let stages = Stages::of(task, config, of_host)?.map(Arc::new);
+        if stages.is_some() && !device.is_host() {
+            let problem = "parallel.pipeline: stages on GPUs are not built yet; set train.device = cpu";
+            return Err(TrainError::Setup(problem.to_owned()));
+        }
         let env = Environment {
             folder,
             config,
@@ -100,13 +109,13 @@ impl<'a> Parts<'a> {
             context,
             device,
             tensor_group,
+            stages,
             key,
             arithmetic,
             peak,
             notices,
         };
         if distributed.rank() == 0 && env.tensor_group.is_some() {
-            // Batches for a device are not for outlines.
             check_cuts(task, config, env.device.is_host().then_some(&data))?;
         }
         let state = env.build_state(task, data.num_classes(), distributed)?;

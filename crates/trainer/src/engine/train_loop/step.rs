@@ -145,6 +145,7 @@ impl StepRunner {
             let parts = schedule.run(&PhasePass { env, distributed, state, samples, phase }, &mut guards)?;
             let reduced = guards.into_iter().map(|guard| Ok(guard.reduce()?));
             let reduced = reduced.collect::<Result<Vec<_>, TrainError>>()?;
+            schedule.complete(&reduced)?;
             if env.is_elastic() {
                 share_buffers(state)?;
             }

@@ -12,6 +12,7 @@ use crate::config::{Config, Resolved};
 use crate::engine::data::Data;
 use crate::engine::distributed::{Distributed, World};
 use crate::engine::observer::Observer;
+use crate::engine::stages::Stages;
 use crate::engine::step_outline::check_cuts;
 use crate::engine::training::{BuildTarget, Task, Weights};
 use crate::engine::{TrainError, weights};
@@ -61,6 +62,7 @@ pub fn rehearse(task: &Task, config: &Config) -> Result<(), TrainError> {
     weights::check_configured(config, &built, true)?;
     check_measure(config, &*built.training)?;
     check_range_test(config, &*built.training)?;
+    Stages::of(task, config, Some(&data))?;
     match tensor {
         Some(_) => check_cuts(task, config, Some(&data)),
         None => Ok(()),

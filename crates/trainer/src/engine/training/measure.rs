@@ -1,7 +1,7 @@
 //! Numbers of a step, which a device may still compute.
 
 use candle_core::Tensor;
-use phalanx_tensor::Value;
+use phalanx_tensor::{TensorError, Value};
 
 use crate::engine::error::TrainError;
 
@@ -15,6 +15,8 @@ type Wait = Box<dyn FnOnce() -> Result<f64, TrainError> + Send>;
 enum Number {
     Known(f64),
     Coming(Wait),
+    /// Another stage of the model has it.
+    Elsewhere,
 }
 
 impl std::fmt::Debug for Number {
@@ -22,6 +24,7 @@ impl std::fmt::Debug for Number {
         match self {
             Self::Known(number) => number.fmt(f),
             Self::Coming(_) => f.write_str("coming"),
+            Self::Elsewhere => f.write_str("elsewhere"),
         }
     }
 }
@@ -46,15 +49,32 @@ impl Measure {
         value: &Value,
         read: impl FnOnce(&Tensor) -> Result<f64, TrainError> + Send + 'static,
     ) -> Result<Self, TrainError> {
-        let download = value.array()?.begin_snapshot()?;
+        let array = value.array()?;
+        if !array.has_numbers() {
+            return Ok(Self::elsewhere());
+        }
+        let download = array.begin_snapshot()?;
         Ok(Self(match download.is_ready() {
             true => Number::Known(read(&download.wait()?)?),
             false => Number::Coming(Box::new(move || read(&download.wait()?))),
         }))
     }
 
+    /// A number that another stage of the model has.
+    pub(in crate::engine) fn elsewhere() -> Self {
+        Self(Number::Elsewhere)
+    }
+
+    /// True if another stage of the model has the number.
+    pub(in crate::engine) fn is_elsewhere(&self) -> bool {
+        matches!(self.0, Number::Elsewhere)
+    }
+
     /// Adds up several measures, in order.
     pub(in crate::engine) fn sum(mut measures: Vec<Self>) -> Self {
+        if measures.iter().any(Self::is_elsewhere) {
+            return Self::elsewhere();
+        }
         match measures.pop() {
             Some(only) if measures.is_empty() => only,
             last => {
@@ -66,6 +86,9 @@ impl Measure {
 
     /// Returns the mean of several measures; NaN of none.
     pub fn mean(measures: Vec<Self>) -> Self {
+        if measures.iter().any(Self::is_elsewhere) {
+            return Self::elsewhere();
+        }
         let count = measures.len() as f64;
         let sum = move || Ok(measures.into_iter().map(Self::take).sum::<Result<f64, TrainError>>()? / count);
         Self(Number::Coming(Box::new(sum)))
@@ -76,6 +99,7 @@ impl Measure {
         match self.0 {
             Number::Known(number) => Ok(number),
             Number::Coming(wait) => wait(),
+            Number::Elsewhere => Err(TensorError::NoNumbers { op: "a measure" }.into()),
         }
     }
 }

@@ -43,9 +43,9 @@ pub use text_input::TextInput;
 pub use writing::{TokenChoice, Writing, WrittenPart, WrittenText, WrittenTexts};
 
 pub(super) use any_training::{AnyTraining, ImageSource};
-pub(super) use classes::{CLASS_SUMS, ScoredSample};
+pub(super) use classes::{CLASS_SUMS, Evaluated, ScoredSample};
 pub(super) use forward::ForwardPass;
 pub(super) use notices::Notices;
 pub(super) use phase::{Phase, TrainingOutline};
-pub(super) use setup::{BuildTarget, Built, Weights};
+pub(super) use setup::{BuildTarget, Built, StageTarget, Weights};
 pub(super) use weight_names::WeightNames;

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use phalanx_data::Attribute;
+use phalanx_sharding::pipeline::StageParams;
 use phalanx_tensor::io::{load_into, load_network};
 use phalanx_tensor::{
     BuildOptions, ComputeDevice, Key, Listener, LoadReport, Param, ParamStore, Scope, StoreBuilder,
@@ -43,12 +44,23 @@ pub(in crate::engine) struct BuildTarget<'a> {
     pub(in crate::engine) device: &'a ComputeDevice,
     /// This rank among those that compute parts of the same layers; none if layers are not cut.
     pub(in crate::engine) tensor: Option<TensorRank>,
+    /// This rank's stage; none if it has the whole model.
+    pub(in crate::engine) stage: Option<StageTarget<'a>>,
+}
+
+/// The stage of a rank.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::engine) struct StageTarget<'a> {
+    /// The parameters of each rank along the pipeline.
+    pub(in crate::engine) params: &'a Arc<StageParams>,
+    /// This rank along the pipeline.
+    pub(in crate::engine) rank: usize,
 }
 
 impl<'a> BuildTarget<'a> {
     /// Whole networks.
     pub(in crate::engine) fn whole(weights: Weights, device: &'a ComputeDevice) -> Self {
-        Self { weights, device, tensor: None }
+        Self { weights, device, tensor: None, stage: None }
     }
 }
 
@@ -306,13 +318,17 @@ impl<'a> Setup<'a> {
         if self.target.tensor.is_none() {
             return Ok(());
         }
-        let params = || self.networks.iter().flat_map(|network| network.store().params());
-        let names: Vec<&str> = params().map(Param::name).collect();
+        let all = |network: &'_ Network| {
+            let store = network.store();
+            store.params().iter().chain(store.params_elsewhere()).cloned().collect::<Vec<_>>()
+        };
+        let params: Vec<Param> = self.networks.iter().flat_map(all).collect();
+        let names: Vec<&str> = params.iter().map(Param::name).collect();
         let own = TensorPlan::new(self.config.tensor.plan.iter().map(String::as_str))?;
         if let Some(pattern) = own.unmatched(&names).first() {
             return Err(TrainError::Setup(format!("tensor.plan: `{pattern}` names no parameter")));
         }
-        match params().any(|param| param.portion().is_some()) {
+        match params.iter().any(|param| param.portion().is_some()) {
             true => Ok(()),
             false => Err(TrainError::Setup(
                 "parallel.tensor is given, and no layer is cut: the model has no plan for it. tensor.plan gives one, such as \
@@ -363,7 +379,7 @@ impl<'a> Setup<'a> {
         self.check_new(name)?;
         let config = self.config.for_network(name);
         // Files are read into whole parameters.
-        let BuildTarget { weights, device, tensor } = self.target;
+        let BuildTarget { weights, device, tensor, stage } = self.target;
         let load = load.filter(|_| weights != Weights::Placeholder);
         let fill = match weights {
             Weights::Here | Weights::Placeholder => true,
@@ -374,13 +390,18 @@ impl<'a> Setup<'a> {
         let device = if weights == Weights::Absent { ComputeDevice::host() } else { device.clone() };
         let plan = self.take_plan()?;
         let rules = Arc::new(config.param_rules(name).map_err(TrainError::Setup)?);
+        let layout = tensor.map(|tensor| plan.layout(tensor));
+        let layout = match stage {
+            Some(StageTarget { params, rank }) => Some(params.layout(rank, layout)),
+            None => layout,
+        };
         let builder = StoreBuilder::new(BuildOptions {
             device,
             offload: config.train.offload == Offload::Parameters,
             key: self.key,
             decay_matrices_only: config.optim.decay_matrices_only,
             rules: rules.clone(),
-            layout: tensor.map(|tensor| plan.layout(tensor)),
+            layout,
             fill,
             zeros: weights == Weights::Placeholder,
             unit_bytes: mib(config.train.unit_mib),
@@ -390,7 +411,7 @@ impl<'a> Setup<'a> {
         let root = builder.root();
         let built = build(&if name.is_empty() { root } else { root.pp(name) })?;
         let store = builder.build()?;
-        if store.params().is_empty() {
+        if store.params().is_empty() && store.params_elsewhere().is_empty() {
             let whose = if name.is_empty() { "the network".to_owned() } else { format!("network `{name}`") };
             return Err(TrainError::Setup(format!("{whose} has no parameters")));
         }

@@ -161,7 +161,7 @@ impl<'a> StepInput<'a> {
     fn sums(&self, value: &Value) -> Result<[Value; 2], TrainError> {
         let tape = self.tape;
         let array = value.array()?;
-        let wide = Value::constant(tape.backend().cast(&array, DType::F32)?);
+        let wide = Value::constant(array.backend(tape.context()).cast(&array, DType::F32)?);
         let samples = wide.dims().first().copied().unwrap_or(0);
         let elements = wide.shape().elem_count() / samples.max(1);
         let rows = ops::reshape(tape, &wide, (samples, elements))?;

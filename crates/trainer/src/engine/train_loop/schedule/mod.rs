@@ -1,21 +1,24 @@
 //! Schedules: the order of forward and backward passes over the micro-batches of a step.
 
 mod accumulation;
+mod pipeline;
 mod virtual_ranks;
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use phalanx_sharding::StepGuard;
+use phalanx_sharding::pipeline::StageForward;
+use phalanx_sharding::{ReducedStep, StepGuard};
 use phalanx_tensor::{Key, Listener, LossFactor, ProcessGroup, Session, Tape};
 
 use self::accumulation::GradientAccumulation;
+use self::pipeline::PipelineMicroBatches;
 use self::virtual_ranks::VirtualRankSchedule;
 use super::environment::Environment;
 use super::state::TrainState;
 use crate::engine::data::{MicroBatch, StepSamples};
 use crate::engine::distributed::{Distributed, Network};
-use crate::engine::training::{AnyTraining, Measure, StepInput};
+use crate::engine::training::{AnyTraining, Loss, Measure, StepInput};
 use crate::engine::{TrainError, precision};
 
 /// An order of forward and backward passes over a rank's micro-batches.
@@ -30,6 +33,12 @@ pub(super) trait MicroBatchSchedule {
         guards: &mut [StepGuard<'_>],
     ) -> Result<Vec<Vec<Measure>>, TrainError>;
 
+    /// Completes reduced gradients: those of parameters that several stages hold are sums over these.
+    fn complete(&self, reduced: &[ReducedStep<'_>]) -> Result<(), TrainError> {
+        let _ = reduced;
+        Ok(())
+    }
+
     /// Waits for the parts that [`MicroBatchSchedule::run`] returned and adds them up: one number for each, or one for each and each
     /// virtual rank.
     fn sums(&self, parts: Vec<Vec<Measure>>) -> Result<Vec<f64>, TrainError>;
@@ -43,6 +52,9 @@ pub(super) fn schedule(
     env: &Environment<'_>,
     distributed: &Distributed,
 ) -> Result<Box<dyn MicroBatchSchedule>, TrainError> {
+    if let Some((stages, comm)) = env.stages.clone().zip(distributed.pipeline()) {
+        return Ok(Box::new(PipelineMicroBatches::new(comm.clone(), stages, env.config)?));
+    }
     Ok(match env.virtual_ranks(distributed)? {
         Some(placed) => Box::new(VirtualRankSchedule::new(placed, distributed.data_rank())),
         None => Box::new(GradientAccumulation),
@@ -153,15 +165,26 @@ impl MicroBatchPass<'_> {
         session: Session,
         parts: &mut [Vec<Measure>],
     ) -> Result<(), TrainError> {
+        let StageForward { tape, loss } = self.forward(micro_batch, session, parts)?;
+        let backward = tracing::trace_span!(target: "phalanx_trace::compute", "backward");
+        Ok(backward.in_scope(|| tape.backward_scaled(&loss, self.factor.clone()))?)
+    }
+
+    /// Runs forward. Adds the loss and each measure to `parts`.
+    fn forward(
+        &self,
+        micro_batch: &MicroBatch,
+        session: Session,
+        parts: &mut [Vec<Measure>],
+    ) -> Result<StageForward, TrainError> {
         let tape = Tape::recording(session);
         let step = StepInput::new(&tape, &micro_batch.batch, self.global_weight, self.step, self.shared_key)
             .with_notices(&self.env.notices);
         let forward = tracing::trace_span!(target: "phalanx_trace::compute", "forward");
-        let loss = forward.in_scope(|| self.training.loss(self.phase, &step))?;
-        let measured = std::iter::once(Measure::of(&loss.value)?).chain(loss.measures);
+        let Loss { value: loss, measures } = forward.in_scope(|| self.training.loss(self.phase, &step))?;
+        let measured = std::iter::once(Measure::of(&loss)?).chain(measures);
         parts.iter_mut().zip(measured).for_each(|(parts, part)| parts.push(part));
-        let backward = tracing::trace_span!(target: "phalanx_trace::compute", "backward");
-        Ok(backward.in_scope(|| tape.backward_scaled(&loss.value, self.factor.clone()))?)
+        Ok(StageForward { tape, loss })
     }
 }
 

@@ -19,7 +19,7 @@ impl TrainState {
     ) -> Result<Vec<NewFile>, TrainError> {
         // All networks are shared alike.
         let role = self.trainables[0].network.role()?;
-        let mut parts = CheckpointParts::new(role, distributed.tensor_rank());
+        let mut parts = CheckpointParts::new(role, distributed.tensor_rank(), distributed.stage_rank());
         for network in self.networks() {
             let store = network.store();
             parts.set_shapes(store, network.parallel()?.params());

@@ -1,6 +1,6 @@
 //! Copies, hashes and faults of the state in memory.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use candle_core::Tensor;
 use phalanx_checkpoint::{MODEL, SnapshotPiece, StateSnapshot};
@@ -12,8 +12,31 @@ use serde_json::{Map, Value};
 use super::TrainState;
 use crate::engine::TrainError;
 use crate::engine::checkpoint::CheckpointParts;
-use crate::engine::distributed::{Distributed, Network};
+use crate::engine::distributed::{Distributed, Network, StageRank};
 use crate::engine::train_loop::replica_check::{Fingerprint, HeldPart};
+
+/// The stages of the model that hold what this rank holds.
+struct HoldingStages<'a> {
+    /// By parameter that several stages hold, these.
+    shared: BTreeMap<&'a str, &'a [usize]>,
+    own: StageRank,
+}
+
+impl<'a> HoldingStages<'a> {
+    fn of(params: impl Iterator<Item = &'a Param>, own: StageRank) -> Self {
+        let shared = params.filter(|param| !param.stages().is_empty());
+        Self { shared: shared.map(|param| (param.name(), param.stages())).collect(), own }
+    }
+
+    /// Returns the stages that hold a parameter or a buffer; none if the model has no stages.
+    fn of_name(&self, name: &str) -> Vec<usize> {
+        match (self.shared.get(name), self.own.ranks) {
+            (Some(stages), _) => stages.to_vec(),
+            (None, 1) => Vec::new(),
+            (None, _) => vec![self.own.rank],
+        }
+    }
+}
 
 impl TrainState {
     /// Copies the state of this rank to memory, between two steps and without communication: the world may be broken.
@@ -28,7 +51,8 @@ impl TrainState {
             let replicated =
                 role.parameters == Partition::Replicated && role.optimizer == Partition::Replicated;
             let role = ShardRole { shard: 0, replica: 0, ..role };
-            let parts = parts.get_or_insert_with(|| CheckpointParts::new(role, TensorRank::ALONE));
+            let parts =
+                parts.get_or_insert_with(|| CheckpointParts::new(role, TensorRank::ALONE, StageRank::ALONE));
             parts.set_shapes(network.store(), network.parallel()?.params());
             match replicated {
                 true => parts.add_whole_values(network.store())?,
@@ -82,12 +106,13 @@ impl TrainState {
         let held = stores().flat_map(ParamStore::buffers);
         let held = held.filter(|buffer| buffer.portion().is_some()).map(Buffer::name);
         let cut: BTreeSet<&str> = params.chain(held).collect();
+        let stages = HoldingStages::of(stores().flat_map(ParamStore::params), distributed.stage_rank());
         let mut all = Vec::new();
         let mut add = |kind: &str, name: String, is_whole: bool, values: &Tensor| {
             let hash = with_host_bytes(values, |bytes| blake3::hash(bytes).to_hex().to_string())?;
             let shard = (!is_whole).then_some(role.shard);
             let portion = cut.contains(name.as_str()).then(|| distributed.tensor_rank().rank);
-            let part = HeldPart { shard, portion };
+            let part = HeldPart { stages: stages.of_name(&name), shard, portion };
             all.push(Fingerprint { kind: kind.to_owned(), name, part, hash });
             Ok::<_, TrainError>(())
         };

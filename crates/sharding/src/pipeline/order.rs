@@ -1,0 +1,185 @@
+//! The order of a training's blocks: one in which values flow forward in all of its passes.
+
+use std::sync::Arc;
+
+use phalanx_tensor::TracedPass;
+
+use super::division::DividedPass;
+use crate::{Result, ShardingError};
+
+/// The operations that a block counts at least: it runs some ops, also without products.
+const LEAST: u64 = 1;
+
+/// The blocks that may run again on their own results: a table that is the head, too.
+const MOST_AGAIN: usize = 2;
+
+/// A block at its place in the order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct PlacedBlock {
+    block: Arc<str>,
+    /// The operations of its calls in all passes.
+    operations: u64,
+}
+
+/// The blocks of the passes of a training in an order in which values flow forward. A block that runs again on results of later ones,
+/// such as a table that is the head, too, has a second place.
+#[derive(Debug, Clone)]
+pub struct BlockOrder {
+    places: Vec<PlacedBlock>,
+    /// By pass and call, the place.
+    calls: Vec<Vec<usize>>,
+}
+
+impl BlockOrder {
+    /// Finds the order of the blocks of passes: the phases of a step, and an evaluation.
+    ///
+    /// # Errors
+    /// [`ShardingError::Pipeline`] if blocks run again on results of later ones, as a network does that reads its own output, or a
+    /// parameter lies outside of blocks.
+    pub fn of(passes: &[&TracedPass]) -> Result<Self> {
+        let mut order = Self { places: Vec::new(), calls: Vec::new() };
+        for pass in passes {
+            let calls = order.place(pass);
+            for (call, place) in pass.calls.iter().zip(&calls) {
+                order.places[*place].operations += call.operations.max(LEAST);
+            }
+            order.calls.push(calls);
+        }
+        let again: Vec<&str> = (0..order.places.len())
+            .filter(|at| order.is_again(*at))
+            .map(|at| &*order.places[at].block)
+            .collect();
+        match again.len() > MOST_AGAIN {
+            false => Ok(order),
+            true => Err(ShardingError::Pipeline(format!(
+                "blocks run again on results of later ones ({}): values of a pass flow from stage to stage, and not back",
+                again.join(", ")
+            ))),
+        }
+    }
+
+    /// True for a place of a block that has an earlier one.
+    fn is_again(&self, at: usize) -> bool {
+        self.places[..at].iter().any(|earlier| earlier.block == self.places[at].block)
+    }
+
+    /// Returns the place of each call of a pass; adds the places that it needs.
+    fn place(&mut self, pass: &TracedPass) -> Vec<usize> {
+        let mut of_values: Vec<usize> = Vec::with_capacity(pass.values.len());
+        let mut of_calls: Vec<Option<usize>> = vec![None; pass.calls.len()];
+        for (at, value) in pass.values.iter().enumerate() {
+            let latest = |inputs: &[usize]| {
+                inputs.iter().filter(|input| **input < at).map(|input| of_values[*input]).max()
+            };
+            of_values.push(match value.call {
+                None => latest(&value.inputs).unwrap_or(0),
+                Some(call) => match of_calls[call] {
+                    Some(place) => place,
+                    None => {
+                        let inside = pass.values[at..].iter().take_while(|value| value.call == Some(call));
+                        let after = inside.filter_map(|value| latest(&value.inputs)).max().unwrap_or(0);
+                        let place = self.place_of(&pass.calls[call].block, after);
+                        of_calls[call] = Some(place);
+                        place
+                    }
+                },
+            });
+        }
+        // A call that makes no value that depends on parameters can be anywhere.
+        let calls = pass.calls.iter().zip(of_calls);
+        calls.map(|(call, place)| place.unwrap_or_else(|| self.place_of(&call.block, 0))).collect()
+    }
+
+    /// Returns the first place of a block that is not before another one.
+    fn place_of(&mut self, block: &Arc<str>, after: usize) -> usize {
+        let known =
+            self.places.iter().enumerate().position(|(at, place)| at >= after && place.block == *block);
+        known.unwrap_or_else(|| {
+            self.places.push(PlacedBlock { block: block.clone(), operations: 0 });
+            self.places.len() - 1
+        })
+    }
+
+    /// Returns the first places of chunks that begin with these blocks; the first chunk begins with the first block.
+    ///
+    /// # Errors
+    /// [`ShardingError::Pipeline`] if there is no such block, or the blocks are not in order.
+    pub fn beginning_with(&self, blocks: &[String]) -> Result<Vec<usize>> {
+        let place = |name: &String| {
+            self.places.iter().position(|place| *place.block == **name).ok_or_else(|| {
+                let known: Vec<&str> = self.places.iter().map(|place| &*place.block).collect();
+                ShardingError::Pipeline(format!("there is no block `{name}`; there is: {}", known.join(", ")))
+            })
+        };
+        let first: Vec<usize> = [Ok(0)].into_iter().chain(blocks.iter().map(place)).collect::<Result<_>>()?;
+        match first.windows(2).all(|pair| pair[0] < pair[1]) {
+            true => Ok(first),
+            false => Err(ShardingError::Pipeline(format!(
+                "stages begin with {}, which is not the order of the blocks, or leaves a stage without any",
+                blocks.join(", ")
+            ))),
+        }
+    }
+
+    /// Returns the first places of `chunks` chunks of which the largest has as little work as it can: the operations of products. Of
+    /// equally good ones those are chosen whose chunks send fewest bytes.
+    ///
+    /// # Errors
+    /// [`ShardingError::Pipeline`] if there are fewer blocks than chunks.
+    pub fn equal_work(&self, passes: &[&TracedPass], chunks: usize) -> Result<Vec<usize>> {
+        let places = self.places.len();
+        if places < chunks {
+            return Err(ShardingError::Pipeline(format!(
+                "the model has {places} blocks, which cannot make {chunks} stages: choose fewer"
+            )));
+        }
+        let mut sums = vec![0];
+        for place in &self.places {
+            sums.push(sums[sums.len() - 1] + place.operations);
+        }
+        let crossing =
+            (0..places).map(|first| self.crossing_bytes(passes, first)).collect::<Result<Vec<_>>>()?;
+        // By number of chunks and of places: the largest chunk, the bytes sent, and the first place of the last chunk.
+        let mut best = vec![vec![None; places + 1]; chunks + 1];
+        best[0][0] = Some((0, 0, 0));
+        for chunk in 1..=chunks {
+            for end in chunk..=places {
+                let ways = (chunk - 1..end).filter_map(|first| {
+                    let (largest, sent, _) = best[chunk - 1][first]?;
+                    Some((u64::max(largest, sums[end] - sums[first]), sent + crossing[first], first))
+                });
+                best[chunk][end] = ways.min();
+            }
+        }
+        let (mut first, mut end) = (Vec::with_capacity(chunks), places);
+        for chunk in (1..=chunks).rev() {
+            end = best[chunk][end].map_or(0, |(_, _, first)| first);
+            first.push(end);
+        }
+        first.reverse();
+        Ok(first)
+    }
+
+    /// The bytes that go from the blocks before a place to those after it, in all passes.
+    fn crossing_bytes(&self, passes: &[&TracedPass], first: usize) -> Result<u64> {
+        if first == 0 {
+            return Ok(0);
+        }
+        let mut sum = 0;
+        for (at, pass) in passes.iter().enumerate() {
+            let divided = self.divide(at, pass, &[0, first])?;
+            sum += divided.sizes.values().map(|size| size.bytes as u64).sum::<u64>();
+        }
+        Ok(sum)
+    }
+
+    /// Divides pass `at`, at the place of each chunk's first block.
+    ///
+    /// # Errors
+    /// [`ShardingError::Pipeline`] if a parameter lies outside of blocks.
+    pub fn divide(&self, at: usize, pass: &TracedPass, first: &[usize]) -> Result<DividedPass> {
+        let chunk = |place: &usize| first.partition_point(|first| first <= place) - 1;
+        let calls: Vec<usize> = self.calls[at].iter().map(chunk).collect();
+        DividedPass::new(pass, &calls, first.len())
+    }
+}

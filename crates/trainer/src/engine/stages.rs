@@ -1,0 +1,245 @@
+//! The stages of a training: its passes, traced without numbers and divided into chunks.
+
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Tensor};
+use phalanx_collectives::Communicator;
+use phalanx_sharding::pipeline::{
+    BlockOrder, DividedPass, Pipeline, PipelineSchedule, StageForward, StageParams, StagePasses,
+};
+use phalanx_tensor::backend::Outlines;
+use phalanx_tensor::{
+    ComputeDevice, Context, Key, OutlineGroup, ProcessGroup, Recompute, Session, StageRole, Tape,
+    TensorError, TensorGroup, TensorRank, TracedPass, Value, ValueTrace,
+};
+
+use super::data::{Data, MicroBatch, StepSamples};
+use super::distributed::{Distributed, RankBatch};
+use super::training::{BuildTarget, Built, Evaluated, StepInput, Task, Weights};
+use super::{TrainError, precision};
+use crate::config::{Config, Offload};
+
+/// The stages of a training.
+#[derive(Debug)]
+pub(in crate::engine) struct Stages {
+    /// By phase, its pass.
+    pub(in crate::engine) passes: Vec<DividedPass>,
+    /// The pass of an evaluation; none if there are no evaluations.
+    evaluation: Option<DividedPass>,
+    /// The parameters of each stage.
+    pub(in crate::engine) params: Arc<StageParams>,
+}
+
+impl Stages {
+    /// Traces the phases of a training and divides them; `None` if the model has no stages. Reads the samples of the first step.
+    pub(in crate::engine) fn of(
+        task: &Task,
+        config: &Config,
+        data: Option<&Data>,
+    ) -> Result<Option<Self>, TrainError> {
+        if config.parallel.pipeline_ranks() == 1 {
+            return Ok(None);
+        }
+        let opened;
+        let data = match data {
+            Some(data) => data,
+            None => {
+                let alone = Distributed::none();
+                opened = Data::open(config, task.open_data(config), &alone, &ComputeDevice::host(), 0)?;
+                &opened
+            }
+        };
+        let schedule = config.pipeline_schedule(config.micro_batches())?;
+        let places = schedule.ranks_of_chunks()?;
+        let Traced { phases, evaluation } = traced(task, config, data)?;
+        let all: Vec<&TracedPass> = phases.iter().chain(&evaluation).collect();
+        let order = BlockOrder::of(&all)?;
+        let first = first_blocks(&order, &phases.iter().collect::<Vec<_>>(), config, schedule.num_chunks())?;
+        let (mut passes, mut params) = (Vec::new(), StageParams::default());
+        for (at, pass) in all.into_iter().enumerate() {
+            let pass = order.divide(at, pass, &first)?;
+            params.add(&pass, &places);
+            passes.push(pass);
+        }
+        let evaluation = match &evaluation {
+            Some(pass) => passes.pop().map(|divided| divided.with_numbers_at_the_end(pass)),
+            None => None,
+        };
+        Ok(Some(Self { passes, evaluation, params: Arc::new(params) }))
+    }
+
+    /// Returns one rank's part in evaluations.
+    pub(in crate::engine) fn evaluation(
+        &self,
+        comm: &Communicator,
+        config: &Config,
+    ) -> Result<Option<StagedEvaluation>, TrainError> {
+        let Some(pass) = &self.evaluation else { return Ok(None) };
+        let schedule = schedule_of(config, 1)?;
+        let loss_chunk = schedule.num_chunks() - 1;
+        let pipeline = Pipeline::new(comm.clone(), schedule, pass.clone(), (DType::F32, EVALUATION_CHANNEL))?;
+        Ok(Some(StagedEvaluation { pipeline, loss_chunk }))
+    }
+}
+
+/// The first channel of messages of evaluations.
+const EVALUATION_CHANNEL: u32 = 1 << 15;
+
+/// Returns the schedule of the configuration for a number of micro-batches. Of fewer than it has, the others are left out.
+pub(in crate::engine) fn schedule_of(config: &Config, micros: usize) -> Result<PipelineSchedule, TrainError> {
+    let mut schedule = config.pipeline_schedule(config.micro_batches().max(micros))?;
+    for works in &mut schedule.ranks {
+        works.retain(|work| work.micro < micros);
+    }
+    Ok(schedule)
+}
+
+/// Evaluations through the stages.
+#[derive(Debug)]
+pub(in crate::engine) struct StagedEvaluation {
+    pipeline: Pipeline,
+    loss_chunk: usize,
+}
+
+impl StagedEvaluation {
+    /// Evaluates a batch. Returns the results on the rank that computes them.
+    pub(in crate::engine) fn run(
+        &self,
+        session: &Session,
+        evaluate: impl FnMut(&Tape) -> Result<Evaluated, TrainError>,
+    ) -> Result<Option<Evaluated>, TrainError> {
+        let mut run = EvaluationRun { session, evaluate, loss_chunk: self.loss_chunk, evaluated: None };
+        self.pipeline.run_forward(&mut run).map_err(|error| match error {
+            TrainError::Tensor(TensorError::Backward(told)) => TrainError::Setup(format!(
+                "evaluation in stages: {told}. One that reads numbers between passes cannot run so yet: set eval.enabled = false, and \
+                 evaluate checkpoints with `phalanx eval`"
+            )),
+            error => error,
+        })?;
+        Ok(run.evaluated)
+    }
+}
+
+/// An evaluation of a batch.
+struct EvaluationRun<'a, F> {
+    session: &'a Session,
+    evaluate: F,
+    loss_chunk: usize,
+    evaluated: Option<Evaluated>,
+}
+
+impl<F: FnMut(&Tape) -> Result<Evaluated, TrainError>> StagePasses for EvaluationRun<'_, F> {
+    type Error = TrainError;
+
+    fn forward(&mut self, _: usize, role: StageRole) -> Result<StageForward, TrainError> {
+        let has_results = matches!(&role, StageRole::Run(run) if run.plan.chunk == self.loss_chunk);
+        let tape = Tape::forward_only(Session { stage: Some(role), ..self.session.clone() });
+        match (self.evaluate)(&tape) {
+            Ok(evaluated) if has_results => self.evaluated = Some(evaluated),
+            Ok(_) => {}
+            Err(error) if !has_results && reads_outline(&error) => {}
+            Err(error) => return Err(error),
+        }
+        let loss = Value::constant(Tensor::new(0.0_f32, &Device::Cpu).map_err(TensorError::from)?);
+        Ok(StageForward { tape, loss })
+    }
+
+    fn before_backward(&mut self, _: usize, _: bool) {}
+}
+
+/// True if a pass without numbers ends where its results are read.
+fn reads_outline(error: &TrainError) -> bool {
+    match error {
+        TrainError::Tensor(TensorError::NoNumbers { .. }) => true,
+        TrainError::Tensor(TensorError::NotOnHost { backend, .. }) => *backend == Outlines::NAME,
+        _ => false,
+    }
+}
+
+/// Returns the place of the first block of each chunk.
+fn first_blocks(
+    order: &BlockOrder,
+    phases: &[&TracedPass],
+    config: &Config,
+    chunks: usize,
+) -> Result<Vec<usize>, TrainError> {
+    let named = &config.pipeline.stages;
+    match named.len() {
+        0 => Ok(order.equal_work(phases, chunks)?),
+        number if number + 1 == chunks => Ok(order.beginning_with(named)?),
+        number => Err(TrainError::Setup(format!(
+            "pipeline.stages has the first blocks of {number} chunks, and there are {chunks}: name one for each but the first"
+        ))),
+    }
+}
+
+/// The passes of a training.
+struct Traced {
+    phases: Vec<TracedPass>,
+    evaluation: Option<TracedPass>,
+}
+
+/// Traces the phases of the first step, and an evaluation of its samples.
+fn traced(task: &Task, config: &Config, data: &Data) -> Result<Traced, TrainError> {
+    let plan = data.plan(config)?;
+    let first = RankBatch { rank: Some(0), ranks: config.data_ranks() };
+    let samples = data.feed(config, &plan, &Distributed::none(), first, 0)?.next()?;
+    let Some(micro_batch) = samples.micro_batches.iter().find(|micro_batch| !micro_batch.batch.is_empty())
+    else {
+        return Err(TrainError::Setup("the first step has no samples to find stages with".to_owned()));
+    };
+    let mut config = config.clone();
+    config.train.offload = Offload::None;
+    let device = Outlines::new().device();
+    let tensor = config.parallel.tensor_ranks().map(|ranks| TensorRank { rank: 0, ranks });
+    let target = BuildTarget { tensor, ..BuildTarget::whole(Weights::Placeholder, &device) };
+    let built = task.build(&config, Some(data.num_classes()), target)?;
+    let trace = ValueTrace::new();
+    let session = Session {
+        recompute: precision::recompute(&config),
+        precision: config.train.precision,
+        device: device.clone(),
+        tensor_group: tensor.map(|TensorRank { rank, ranks }| TensorGroup {
+            ranks: Arc::new(OutlineGroup::new(rank, ranks)),
+            splits_sequences: config.tensor.sequence,
+            overlaps: false,
+        }),
+        stage: Some(StageRole::Trace(trace.clone())),
+        ..Session::training(Arc::new(Context::new(1)), Key::new(config.train.seed))
+    };
+    let pass = |phase| {
+        run_phase(&built, phase, &session, (micro_batch, &samples))?;
+        Ok(trace.take())
+    };
+    let phases = (0..built.training.phases().len()).map(pass).collect::<Result<_, TrainError>>()?;
+    let session = Session { training: false, recompute: Recompute::Never, ..session };
+    let tape = Tape::forward_only(session);
+    let step = StepInput::new(&tape, &micro_batch.batch, 1.0, 0, tape.session().key);
+    let evaluated = config.eval.enabled.then(|| built.training.evaluate(&step));
+    let evaluation = match evaluated {
+        None => None,
+        Some(Err(error)) if !reads_outline(&error) => return Err(error),
+        Some(_) => Some(trace.take()),
+    };
+    Ok(Traced { phases, evaluation })
+}
+
+/// Runs forward of a phase.
+fn run_phase(
+    built: &Built,
+    phase: usize,
+    session: &Session,
+    (micro_batch, samples): (&MicroBatch, &StepSamples),
+) -> Result<(), TrainError> {
+    let phases = built.training.phases();
+    let others = micro_batch.ranks;
+    let batch_group = (others > 1).then(|| Arc::new(OutlineGroup::new(0, others)) as Arc<dyn ProcessGroup>);
+    let tape = Tape::recording(Session {
+        sample_offset: micro_batch.offset,
+        batch_group,
+        frozen: phases[phase].constants(&built.networks),
+        ..session.clone()
+    });
+    let step = StepInput::new(&tape, &micro_batch.batch, samples.global_weight, 0, session.key);
+    built.training.loss(phase, &step).map(drop)
+}
