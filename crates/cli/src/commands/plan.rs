@@ -107,7 +107,10 @@ pub(super) fn run(program: &Program, args: &PlanArgs) -> Result<(), CliError> {
         out(&serde_json::to_string_pretty(&json).map_err(CliError::failed)?);
         return Ok(());
     }
-    let checked = step.as_ref().map_or_else(Vec::new, step::lines);
+    let mut checked = step.as_ref().map_or_else(Vec::new, step::lines);
+    if schedule.is_some() && !checked.is_empty() {
+        checked.push("These are of all stages together.".to_owned());
+    }
     let scheduled = schedule.as_ref().map_or_else(Vec::new, PlannedSchedule::lines);
     for line in text::lines(config, &estimate, chosen).into_iter().chain(scheduled).chain(checked) {
         out(&line);

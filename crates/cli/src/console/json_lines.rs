@@ -48,6 +48,7 @@ impl Observer for JsonLines {
             "device": started.device,
             "strategy": started.ranks.strategy,
             "tensor_ranks": started.ranks.tensor,
+            "stages": started.ranks.stages,
             "step": started.steps.done,
             "steps": started.steps.total,
             "steps_per_epoch": started.steps.per_epoch,

@@ -47,6 +47,9 @@ fn ranks(ranks: &StartedRanks) -> String {
         Some(1) => words.push_str(", the plan of layers is checked"),
         Some(number) => words.push_str(&format!(", each layer over {number}")),
     }
+    if !ranks.stages.is_empty() {
+        words.push_str(&format!(", {}", ranks.stages));
+    }
     match ranks.servers {
         0 => {}
         1 => words.push_str(", 1 server"),

@@ -2,13 +2,25 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use candle_core::{DType, Device, Shape, Tensor};
-use phalanx_collectives::Communicator;
+use phalanx_collectives::{Clock, Communicator};
 use phalanx_tensor::host::with_host_bytes;
 use phalanx_tensor::{Array, StageMessages};
 
 use crate::{Result, ShardingError};
+
+/// The settings of one rank of a pipeline.
+#[derive(Debug, Clone, Copy)]
+pub struct PipelineOptions {
+    /// The element type of parameters.
+    pub dtype: DType,
+    /// Messages go by the channels from this one on.
+    pub first_channel: u32,
+    /// The clock that waiting is timed by.
+    pub clock: Clock,
+}
 
 /// A message from one chunk to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,11 +52,35 @@ pub(super) struct StageLinks {
     first_channel: u32,
     /// Messages between chunks of this rank.
     own: Mutex<BTreeMap<MessageTag, VecDeque<Array>>>,
+    /// The clock that waiting is timed by.
+    clock: Clock,
+    traffic: Mutex<StageTraffic>,
+}
+
+/// The messages of a rank to other stages so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StageTraffic {
+    /// Bytes sent.
+    pub bytes_sent: u64,
+    /// Bytes received.
+    pub bytes_received: u64,
+    /// The time in which passes waited for messages: the bubble, and what messages take.
+    pub waited: Duration,
 }
 
 impl StageLinks {
-    pub(super) fn new(comm: Communicator, places: Vec<usize>, first_channel: u32) -> Self {
-        Self { comm, places, first_channel, own: Mutex::default() }
+    pub(super) fn new(comm: Communicator, places: Vec<usize>, options: PipelineOptions) -> Self {
+        let PipelineOptions { first_channel, clock, .. } = options;
+        Self { comm, places, first_channel, own: Mutex::default(), clock, traffic: Mutex::default() }
+    }
+
+    /// The messages so far.
+    pub(super) fn traffic(&self) -> StageTraffic {
+        *self.traffic.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn count(&self, change: impl FnOnce(&mut StageTraffic)) {
+        change(&mut self.traffic.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Tells all ranks that this one gives up.
@@ -72,6 +108,7 @@ impl StageLinks {
             bytes.extend((tag.micro as u64).to_le_bytes());
             bytes.extend_from_slice(elements);
         })?;
+        self.count(|traffic| traffic.bytes_sent += bytes.len() as u64);
         self.comm.send_to(to, self.channel(tag), &bytes).map_err(|error| lost("sending", tag, &error))
     }
 
@@ -83,8 +120,14 @@ impl StageLinks {
             return array
                 .ok_or_else(|| ShardingError::Pipeline(format!("{tag} was not made before it is used")));
         }
+        let begun = self.clock.now();
         let (_, bytes) =
             self.comm.recv_any(self.channel(tag)).map_err(|error| lost("waiting for", tag, &error))?;
+        let waited = self.clock.now().saturating_sub(begun);
+        self.count(|traffic| {
+            traffic.bytes_received += bytes.len() as u64;
+            traffic.waited += waited;
+        });
         let number = |at: usize| {
             let bytes = bytes.get(at..at + 8)?.try_into().ok()?;
             usize::try_from(u64::from_le_bytes(bytes)).ok()

@@ -15,6 +15,7 @@ mod stage_params;
 
 pub use check::{ScheduleCheck, ScheduleLimits};
 pub use division::{DividedPass, SentSize};
+pub use links::{PipelineOptions, StageTraffic};
 pub use order::BlockOrder;
 pub use play::{PassSeconds, PlayCosts, PlayedWork, SentValue, Timeline};
 pub use run::{Pipeline, StageForward, StagePasses};

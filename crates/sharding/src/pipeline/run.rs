@@ -8,7 +8,7 @@ use phalanx_collectives::Communicator;
 use phalanx_tensor::{LossFactor, SentOut, StageRole, StageRun, Tape, Value, WeightWork};
 
 use super::division::DividedPass;
-use super::links::{ForwardMessages, MessageTag, StageLinks};
+use super::links::{ForwardMessages, MessageTag, PipelineOptions, StageLinks, StageTraffic};
 use super::play::SentValue;
 use super::schedule::{PipelineSchedule, StagePass, StageWork};
 use crate::{Result, ShardingError};
@@ -75,8 +75,7 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
-    /// Makes one rank of a pipeline: `comm` has the ranks along it, parameters have type `dtype`, and messages go by the channels from
-    /// `first_channel` on.
+    /// Makes one rank of a pipeline; `comm` has the ranks along it.
     ///
     /// # Errors
     /// [`ShardingError::Schedule`] if the schedule cannot run, or has other chunks or ranks than there are.
@@ -84,7 +83,7 @@ impl Pipeline {
         comm: Communicator,
         schedule: PipelineSchedule,
         pass: DividedPass,
-        (dtype, first_channel): (DType, u32),
+        options: PipelineOptions,
     ) -> Result<Self> {
         let places = schedule.ranks_of_chunks()?;
         let (ranks, chunks) = (schedule.ranks.len(), pass.plans.len());
@@ -96,8 +95,8 @@ impl Pipeline {
         schedule.check(&pass.sent, super::ScheduleLimits { buffers, kept: None })?;
         let from = Arc::new(pass.sent.iter().map(|sent| (sent.value, sent.from)).collect());
         let rank = comm.rank();
-        let links = Arc::new(StageLinks::new(comm, places, first_channel));
-        Ok(Self { schedule, pass, links, from, rank, dtype })
+        let links = Arc::new(StageLinks::new(comm, places, options));
+        Ok(Self { schedule, pass, links, from, rank, dtype: options.dtype })
     }
 
     /// The schedule.
@@ -108,6 +107,11 @@ impl Pipeline {
     /// The chunks of this rank, and what goes between them.
     pub fn pass(&self) -> &DividedPass {
         &self.pass
+    }
+
+    /// The messages to other stages so far.
+    pub fn traffic(&self) -> StageTraffic {
+        self.links.traffic()
     }
 
     /// True if this rank computes the loss.

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
-use phalanx_collectives::Communicator;
+use phalanx_collectives::{Clock, Communicator};
 use phalanx_sharding::ShardingError;
 use phalanx_sharding::pipeline::{
-    BlockOrder, Pipeline, PipelineSchedule, PipelineSizes, StageForward, StageParams, StagePasses,
+    BlockOrder, Pipeline, PipelineOptions, PipelineSchedule, PipelineSizes, StageForward, StageParams,
+    StagePasses,
 };
 use phalanx_tensor::backend::Outlines;
 use phalanx_tensor::{
@@ -139,7 +140,8 @@ fn on_rank(
     let rank = comm.rank();
     let mut params = StageParams::default();
     params.add(&pass, &schedule.ranks_of_chunks()?);
-    let pipeline = Pipeline::new(comm, schedule, pass, (DType::F64, 100))?;
+    let options = PipelineOptions { dtype: DType::F64, first_channel: 100, clock: Clock::Wall };
+    let pipeline = Pipeline::new(comm, schedule, pass, options)?;
     let layout = Arc::new(params).layout(rank, None);
     let model = build(case, ComputeDevice::host(), Some(layout));
     let mut passes = Passes { model, recompute, losses: BTreeMap::new() };

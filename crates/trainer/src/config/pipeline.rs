@@ -37,6 +37,17 @@ impl Config {
         }
     }
 
+    /// Describes the stages of the model; empty if there are none.
+    pub fn stages_in_words(&self) -> String {
+        let (ranks, chunks) = (self.parallel.pipeline_ranks(), self.pipeline.chunks);
+        let stages = match (ranks, chunks) {
+            (1, _) => return String::new(),
+            (_, 1) => format!("{ranks} stages"),
+            _ => format!("{} stages", ranks * chunks),
+        };
+        format!("{stages} by {} with {} micro-batches", self.pipeline.schedule, self.micro_batches())
+    }
+
     /// Returns the schedule of a number of micro-batches.
     ///
     /// # Errors

@@ -47,6 +47,8 @@ pub struct StartedRanks {
     pub strategy: String,
     /// Ranks that share each layer; `None` if layers are whole.
     pub tensor: Option<usize>,
+    /// The stages of the model, their schedule and the micro-batches; empty if there are none.
+    pub stages: String,
 }
 
 /// The steps of a run.

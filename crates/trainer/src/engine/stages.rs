@@ -5,7 +5,8 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor};
 use phalanx_collectives::Communicator;
 use phalanx_sharding::pipeline::{
-    BlockOrder, DividedPass, Pipeline, PipelineSchedule, StageForward, StageParams, StagePasses,
+    BlockOrder, DividedPass, Pipeline, PipelineOptions, PipelineSchedule, StageForward, StageParams,
+    StagePasses,
 };
 use phalanx_tensor::backend::Outlines;
 use phalanx_tensor::{
@@ -77,7 +78,9 @@ impl Stages {
         let Some(pass) = &self.evaluation else { return Ok(None) };
         let schedule = schedule_of(config, 1)?;
         let loss_chunk = schedule.num_chunks() - 1;
-        let pipeline = Pipeline::new(comm.clone(), schedule, pass.clone(), (DType::F32, EVALUATION_CHANNEL))?;
+        let clock = config.comm.clock;
+        let options = PipelineOptions { dtype: DType::F32, first_channel: EVALUATION_CHANNEL, clock };
+        let pipeline = Pipeline::new(comm.clone(), schedule, pass.clone(), options)?;
         Ok(Some(StagedEvaluation { pipeline, loss_chunk }))
     }
 }

@@ -49,16 +49,21 @@ pub(super) fn lines(config: &Config, estimate: &Estimate, chosen: Option<&str>) 
     }
     lines.extend(format::columns(&table));
     lines.push(String::new());
-    lines.extend(notes(timed, plan));
+    let alone = plan.workload.ranks == 1 && !config.shares_model();
+    lines.extend(notes(timed, plan, alone));
     lines
 }
 
 /// The model, the optimizer and the ranks.
 fn head(config: &Config, plan: &ModelPlan) -> Vec<String> {
     let ranks = plan.workload.ranks;
-    let whose = match plan.tensor {
-        1 => ranks.to_string(),
-        tensor => format!("{ranks} groups of {tensor} that share layers"),
+    let stages = config.parallel.pipeline_ranks();
+    let whose = match (plan.tensor, stages) {
+        (1, 1) => ranks.to_string(),
+        (tensor, 1) => format!("{ranks} groups of {tensor} that share layers"),
+        (tensor, stages) => {
+            format!("{ranks} groups of {} with {}", tensor * stages, config.stages_in_words())
+        }
     };
     vec![
         format!(
@@ -122,7 +127,7 @@ fn strategy(row: &MemoryPlan, reference: Option<&MemoryPlan>, chosen: Option<&st
 }
 
 /// The explanation under the table.
-fn notes(timed: bool, plan: &ModelPlan) -> Vec<String> {
+fn notes(timed: bool, plan: &ModelPlan, alone: bool) -> Vec<String> {
     let mut lines = vec![
         "Of the rank that holds most. Held: between steps. Gathered, unreduced: whole blocks besides, while they".to_owned(),
         "compute. Not counted: activations, images, buffers of communication, the program itself.".to_owned(),
@@ -138,7 +143,7 @@ fn notes(timed: bool, plan: &ModelPlan) -> Vec<String> {
                 .to_owned(),
         );
     }
-    if plan.workload.ranks == 1 && plan.tensor == 1 {
+    if alone {
         lines.push("One rank shares with no other; with --ranks N strategies differ.".to_owned());
     }
     lines

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use phalanx_collectives::CommStats;
+use phalanx_sharding::pipeline::StageTraffic;
 
 /// The communication of a rank so far.
 #[derive(Debug, Clone, Copy, Default)]
@@ -26,6 +27,13 @@ impl From<CommStats> for Traffic {
             exposed: Duration::from_secs_f64(stats.seconds_exposed),
             busy: Duration::from_secs_f64(stats.seconds_busy),
         }
+    }
+}
+
+impl From<StageTraffic> for Traffic {
+    fn from(traffic: StageTraffic) -> Self {
+        let StageTraffic { bytes_sent, bytes_received, waited } = traffic;
+        Self { bytes_sent, bytes_received, exposed: waited, busy: waited, ..Self::default() }
     }
 }
 

@@ -366,6 +366,7 @@ impl<'a> Run<'a> {
                 cores: distributed.cores().words().to_owned(),
                 strategy: env.config.train.strategy.to_string(),
                 tensor: env.config.parallel.tensor_ranks(),
+                stages: env.config.stages_in_words(),
             },
             device: distributed.device().describe().to_owned(),
             headline: state.training.outline().headline,

@@ -84,7 +84,7 @@ impl StepRunner {
         let mut cost = StepCost::default();
         let samples = self.next_samples(env, feed, step, &mut cost)?;
         // Batches that come from another rank count as data.
-        let traffic_before = distributed.traffic(state.networks());
+        let traffic_before = distributed.traffic(state.networks()) + self.schedule.traffic();
         let mut unread = UnreadStep::new(env, step, state.due());
         for phase in unread.phases.clone() {
             self.run_phase(phase, env, distributed, state, &samples, &mut unread)?;
@@ -95,7 +95,7 @@ impl StepRunner {
         self.faults.flip(state)?;
         cost.steps = clock.now().saturating_sub(begun);
         // The communicator counts all waiting, also that of batch norms in the middle of the model.
-        unread.traffic = distributed.traffic(state.networks());
+        unread.traffic = distributed.traffic(state.networks()) + self.schedule.traffic();
         let traffic = unread.traffic - traffic_before;
         (cost.communication, cost.busy) = (traffic.exposed, traffic.busy);
         // Answers are counted apart, because they do not keep to this rank's steps.

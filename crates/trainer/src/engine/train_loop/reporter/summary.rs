@@ -122,7 +122,7 @@ impl Reporter {
         let (whole, state) = (self.meter.whole(), &*view.state);
         let [parameters, gradients, optimizer] = state.bytes();
         let copies = view.changes.elastic.as_ref().map_or(0, Elastic::copy_bytes);
-        let traffic = view.distributed.traffic(state.networks());
+        let traffic = view.distributed.traffic(state.networks()) + view.schedule.traffic();
         [
             peak_memory().map_or(-1.0, |bytes| bytes as f64),
             parameters as f64,

@@ -17,7 +17,7 @@ use self::virtual_ranks::VirtualRankSchedule;
 use super::environment::Environment;
 use super::state::TrainState;
 use crate::engine::data::{MicroBatch, StepSamples};
-use crate::engine::distributed::{Distributed, Network};
+use crate::engine::distributed::{Distributed, Network, Traffic};
 use crate::engine::training::{AnyTraining, Loss, Measure, StepInput};
 use crate::engine::{TrainError, precision};
 
@@ -42,6 +42,11 @@ pub(super) trait MicroBatchSchedule {
     /// Waits for the parts that [`MicroBatchSchedule::run`] returned and adds them up: one number for each, or one for each and each
     /// virtual rank.
     fn sums(&self, parts: Vec<Vec<Measure>>) -> Result<Vec<f64>, TrainError>;
+
+    /// The communication of the schedule itself so far.
+    fn traffic(&self) -> Traffic {
+        Traffic::default()
+    }
 
     /// The virtual ranks of this rank; empty if there are none.
     fn virtual_ranks(&self) -> Range<usize>;

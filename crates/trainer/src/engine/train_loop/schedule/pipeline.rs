@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::DType;
 use phalanx_collectives::Communicator;
-use phalanx_sharding::pipeline::{Pipeline, StageForward, StagePasses};
+use phalanx_sharding::pipeline::{Pipeline, PipelineOptions, StageForward, StagePasses};
 use phalanx_sharding::{RankGroup, ReducedStep, StepGuard};
 use phalanx_tensor::{LossFactor, ProcessGroup, Session, StageRole, TensorError};
 
@@ -14,7 +14,7 @@ use super::{MicroBatchPass, MicroBatchSchedule, PhasePass, no_parts};
 use crate::config::Config;
 use crate::engine::TrainError;
 use crate::engine::data::MicroBatch;
-use crate::engine::distributed::Network;
+use crate::engine::distributed::{Network, Traffic};
 use crate::engine::stages::{Stages, schedule_of};
 use crate::engine::training::Measure;
 
@@ -63,9 +63,10 @@ impl PipelineMicroBatches {
             return Ok(pipeline.clone());
         }
         let schedule = schedule_of(&self.config, micros)?;
-        let channel = FIRST_CHANNEL + CHANNELS * phase as u32;
+        let first_channel = FIRST_CHANNEL + CHANNELS * phase as u32;
+        let options = PipelineOptions { dtype: DType::F32, first_channel, clock: self.config.comm.clock };
         let pass = self.stages.passes[phase].clone();
-        let pipeline = Arc::new(Pipeline::new(self.comm.clone(), schedule, pass, (DType::F32, channel))?);
+        let pipeline = Arc::new(Pipeline::new(self.comm.clone(), schedule, pass, options)?);
         made.insert((phase, micros), pipeline.clone());
         Ok(pipeline)
     }
@@ -150,6 +151,12 @@ impl MicroBatchSchedule for PipelineMicroBatches {
                 .map_or(0.0, |(_, sum)| sum)
         };
         Ok((0..own.len() / 2).map(number).collect())
+    }
+
+    /// The messages between stages.
+    fn traffic(&self) -> Traffic {
+        let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        made.values().fold(Traffic::default(), |sum, pipeline| sum + pipeline.traffic().into())
     }
 
     fn virtual_ranks(&self) -> Range<usize> {
