@@ -284,10 +284,8 @@ impl Reader {
         stores: impl IntoIterator<Item = &'s ParamStore>,
     ) -> Result<(), CheckpointError> {
         let of_store = |store: &'s ParamStore| {
-            let params = store.params().iter().chain(store.params_elsewhere());
-            let buffers = store.buffers().iter().chain(store.buffers_elsewhere());
-            let params = params.map(|param| (param.name(), param.whole_shape().clone()));
-            params.chain(buffers.map(|buffer| (buffer.name(), buffer.whole_shape())))
+            let params = store.model_params().map(|param| (param.name(), param.whole_shape().clone()));
+            params.chain(store.model_buffers().map(|buffer| (buffer.name(), buffer.whole_shape())))
         };
         let expected: BTreeMap<&str, Shape> = stores.into_iter().flat_map(of_store).collect();
         let found: BTreeMap<&str, &[usize]> = self.tensors(MODEL).collect();

@@ -31,7 +31,7 @@ pub fn with_host_slice_mut<R>(tensor: &Tensor, f: impl FnOnce(HostSliceMut<'_>) 
 /// Runs `f` on the bytes of a contiguous CPU tensor's elements, in this machine's byte order, under its read lock.
 ///
 /// # Errors
-/// If the tensor is not contiguous, not on the CPU, or of another element type than f32, f64 and i64.
+/// If the tensor is not contiguous, not on the CPU, or of another element type than f32, f64, bf16, f16 and i64.
 pub fn with_host_bytes<R>(tensor: &Tensor, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
     const OP: &str = "host bytes";
     let (storage, layout) = tensor.storage_and_layout();
@@ -41,6 +41,8 @@ pub fn with_host_bytes<R>(tensor: &Tensor, f: impl FnOnce(&[u8]) -> R) -> Result
     match &*storage {
         Storage::Cpu(CpuStorage::F32(values)) => Ok(f(bytemuck::cast_slice(&values[start..end]))),
         Storage::Cpu(CpuStorage::F64(values)) => Ok(f(bytemuck::cast_slice(&values[start..end]))),
+        Storage::Cpu(CpuStorage::BF16(values)) => Ok(f(bytemuck::cast_slice(&values[start..end]))),
+        Storage::Cpu(CpuStorage::F16(values)) => Ok(f(bytemuck::cast_slice(&values[start..end]))),
         Storage::Cpu(CpuStorage::I64(values)) => Ok(f(bytemuck::cast_slice(&values[start..end]))),
         Storage::Cpu(_) => Err(TensorError::dtype(OP, tensor.dtype())),
         _ => Err(TensorError::NotOnHost { op: OP, backend: "candle" }),

@@ -9,6 +9,7 @@ mod codecs;
 mod config;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod curves;
 #[cfg(unix)]
 mod dashboard;
 mod datasets;

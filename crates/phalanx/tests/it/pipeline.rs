@@ -1,39 +1,9 @@
 //! Trainings whose model is in stages: the curve of one rank with as many micro-batches, and checkpoints of any mesh.
 
-use std::path::Path;
-
-use phalanx_trainer::config::Resolved;
-
+use crate::curves::{assert_near, assert_within, curve, follows_one_rank, tiny_gpt as resolved};
 use crate::harness::engine::{Recorder, run_in, words};
 use crate::harness::results::{checkpoint, contents};
 use crate::harness::{Place, side_by_side};
-
-/// A GPT-2 with dropout, averages and clipping, by `ranks` ranks.
-fn resolved(ranks: usize, strategy: &str, steps: u64, further: &str) -> Resolved {
-    let common = "model.layers=3 model.width=24 model.heads=6 model.context=16 train.global_batch=8 train.threads=1 train.clip_norm=0.5 \
-        train.ema=0.9 eval.every=0 eval.limit=12 log.every=1 sample.rows=1 train.bucket_kib=8 schedule.warmup_steps=2 train.steps=40";
-    let own = format!("train.ranks={ranks} train.strategy={strategy} train.stop_step={steps}");
-    let resolved = phalanx::program().resolve("tiny-gpt", &words(&[common, &own, further]));
-    resolved
-        .and_then(|resolved| resolved.validate().map(|()| resolved))
-        .unwrap_or_else(|error| panic!("{error}"))
-}
-
-/// The losses and the norms of gradients of the steps of a run, which goes on if it has a checkpoint.
-fn curve(folder: &Path, resolved: &Resolved) -> Vec<Vec<f64>> {
-    let recorder = Recorder::of_steps(|report| {
-        let norm = report.updates[0].gradient_norm.unwrap_or_default();
-        vec![report.phases[0].loss, norm]
-    });
-    recorder.train(&run_in(folder), resolved)
-}
-
-fn assert_near(what: &str, found: &[Vec<f64>], expected: &[Vec<f64>]) {
-    assert_eq!(found.len(), expected.len(), "{what}");
-    for (step, (found, expected)) in found.iter().flatten().zip(expected.iter().flatten()).enumerate() {
-        assert!((found - expected).abs() <= 1e-5 * expected.abs(), "{what}, {step}: {found}, not {expected}");
-    }
-}
 
 #[test]
 fn stages_follow_one_rank() {
@@ -58,8 +28,9 @@ fn stages_follow_one_rank() {
         ("four", 4, "ddp", "parallel.pipeline=4 pipeline.schedule=zero-bubble pipeline.micro_batches=4"),
         ("again", 2, "ddp", "parallel.pipeline=2 train.recompute=1 pipeline.micro_batches=4"),
         ("chosen", 2, "ddp", "parallel.pipeline=2"),
-        ("named", 2, "ddp", "parallel.pipeline=2 pipeline.stages=[\"transformer.h.2\"]"),
+        ("named", 2, "ddp", "parallel.pipeline=2 pipeline.stages=[\"transformer.h.1\"]"),
         ("replicas", 4, "ddp", "parallel.pipeline=2 parallel.replicate=2 train.check_replicas=2"),
+        ("dp", 4, "dp", "parallel.pipeline=2 pipeline.micro_batches=2"),
         ("zero1", 4, "zero1", "parallel.pipeline=2 pipeline.micro_batches=2"),
         ("zero2", 4, "zero2", "parallel.pipeline=2 pipeline.micro_batches=2"),
         ("fsdp", 4, "fsdp", "parallel.pipeline=2 parallel.shard=2 pipeline.micro_batches=2"),
@@ -84,7 +55,7 @@ fn stages_follow_one_rank() {
     }
     // Where a strategy keeps parameters changes no bit either.
     let expected = contents(&checkpoint(&place.path("zero1"), 5));
-    for name in ["zero2", "fsdp", "fsdp-zero-bubble"] {
+    for name in ["dp", "zero2", "fsdp", "fsdp-zero-bubble"] {
         assert!(contents(&checkpoint(&place.path(name), 5)) == expected, "{name}: the checkpoints differ");
     }
 }
@@ -92,24 +63,99 @@ fn stages_follow_one_rank() {
 #[test]
 fn checkpoints_of_stages_go_from_any_mesh_to_any_other() {
     let place = Place::new();
-    let one = curve(&place.path("one"), &resolved(1, "ddp", 16, ""));
     let meshes = [
         (2, "ddp", "parallel.pipeline=2"),
         (1, "ddp", ""),
         (4, "zero1", "parallel.pipeline=2 parallel.tensor=2"),
-        (3, "ddp", "parallel.pipeline=3"),
+        (3, "ddp", "parallel.pipeline=-1"),
         (4, "fsdp", "parallel.pipeline=2 parallel.shard=2"),
         (2, "fsdp", ""),
         (4, "zero2", "parallel.pipeline=2"),
         (2, "ddp", "parallel.tensor=2"),
     ];
-    let folder = place.path("moved");
-    let mut found = Vec::new();
-    for (at, (ranks, strategy, further)) in meshes.into_iter().enumerate() {
-        let until = 2 * (at as u64 + 1);
-        found.extend(curve(&folder, &resolved(ranks, strategy, until, further)));
-        assert_near(further, &found, &one[..until as usize]);
+    follows_one_rank((&place.path("one"), &place.path("moved")), &meshes, resolved);
+}
+
+/// Weights of 16 bits go from stage to stage as they are, and all ranks agree about steps whose gradients overflow.
+#[test]
+fn stages_of_half_precision_follow_one_rank() {
+    let place = Place::new();
+    side_by_side(["bf16", "f16"], |precision| {
+        let run = |name: &str, ranks: usize, further: &str| {
+            let further = format!("train.precision={precision} {further}");
+            curve(&place.path(&format!("{precision}-{name}")), &resolved(ranks, "ddp", 4, &further))
+        };
+        let one = run("one", 1, "train.accumulate=4");
+        // A table of both stages is the sum of other parts, which rounds to other weights of 16 bits.
+        let near = |found: Vec<Vec<f64>>| assert_within(1e-4, precision, &found, &one);
+        near(run("two", 2, "parallel.pipeline=2 train.accumulate=4"));
+        let zero_bubble = "parallel.pipeline=2 pipeline.schedule=zero-bubble train.accumulate=4";
+        near(run("zero-bubble", 2, zero_bubble));
+    });
+}
+
+/// Each phase of a GAN has the losses and the gradients of one rank, also if measures follow the loss.
+#[test]
+fn phases_of_several_networks_go_through_the_stages() {
+    let place = Place::new();
+    let norms = |name: &str, ranks: usize, further: &str| {
+        let gan = "model.kind=stackgan model.image_size=32 model.upscale=2 model.gf_dim=4 model.df_dim=3 model.stage2_gf_dim=4 \
+            model.stage2_df_dim=3 model.residual_blocks=1 model.condition=6 model.noise=4";
+        let common = "train.global_batch=8 train.threads=1 train.clip_norm=1000000 data.images=16 data.test_images=4 eval.enabled=false \
+            log.every=1 sample.rows=1 sample.columns=1 train.steps=2 schedule.warmup_steps=0 optim.kind=sgd optim.lr=0.000001";
+        let own = format!("train.ranks={ranks}");
+        let resolved = phalanx::program()
+            .resolve("tiny", &words(&[gan, common, &own, further]))
+            .expect("known settings");
+        resolved.validate().unwrap_or_else(|error| panic!("{name}: {error}"));
+        let recorder = Recorder::of_steps(|report| {
+            let norms = report.updates.iter().map(|update| update.gradient_norm.expect("clips"));
+            report.phases.iter().map(|phase| phase.loss).chain(norms).collect::<Vec<f64>>()
+        });
+        recorder.train(&run_in(&place.path(name)), &resolved)
+    };
+    let one = norms("one", 1, "");
+    assert!(one[0].len() >= 4 && one[0].iter().all(|number| *number != 0.0), "{one:?}");
+    for (name, ranks) in [("two", 2), ("three", 3)] {
+        let found = norms(name, ranks, &format!("parallel.pipeline={ranks} pipeline.micro_batches=1"));
+        assert_near(name, &found, &one);
     }
+}
+
+/// The last batch of an epoch has fewer samples than micro-batches, and a part of the data none of some.
+#[test]
+fn batches_that_are_not_full_go_through_the_stages() {
+    let place = Place::new();
+    let losses = |name: &str, ranks: usize, further: &str| {
+        let common = "model.kind=mlp model.mlp_width=20 train.global_batch=16 train.threads=1 data.images=19 data.test_images=4 eval.every=0 \
+            data.tail=ragged log.every=1 train.epochs=3";
+        let own = format!("train.ranks={ranks}");
+        let resolved =
+            phalanx::program().resolve("tiny", &words(&[common, &own, further])).expect("known settings");
+        resolved.validate().unwrap_or_else(|error| panic!("{name}: {error}"));
+        let recorder = Recorder::of_steps(|report| vec![report.phases[0].loss]);
+        recorder.train(&run_in(&place.path(name)), &resolved)
+    };
+    let one = losses("one", 1, "");
+    assert!(one.len() > 4, "{} steps", one.len());
+    for (name, ranks, further) in [
+        ("two", 2, "parallel.pipeline=2 pipeline.micro_batches=8"),
+        ("four", 4, "parallel.pipeline=2 pipeline.micro_batches=8"),
+        ("interleaved", 2, "parallel.pipeline=2 pipeline.schedule=zero-bubble pipeline.micro_batches=4"),
+        ("fsdp", 4, "parallel.pipeline=2 parallel.shard=2 train.strategy=fsdp pipeline.micro_batches=8"),
+    ] {
+        assert_near(name, &losses(name, ranks, further), &one);
+    }
+}
+
+#[test]
+fn weights_are_read_into_stages() {
+    let place = Place::new();
+    curve(&place.path("first"), &resolved(1, "ddp", 2, ""));
+    let weights = format!("model.weights={}", place.path("first").display());
+    let one = curve(&place.path("one"), &resolved(1, "ddp", 2, &format!("{weights} train.accumulate=4")));
+    let two = format!("{weights} parallel.pipeline=2 pipeline.micro_batches=4");
+    assert_near("weights", &curve(&place.path("two"), &resolved(2, "ddp", 2, &two)), &one);
 }
 
 /// A term of a loss may be known to an earlier stage alone, which computes it.

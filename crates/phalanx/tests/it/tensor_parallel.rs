@@ -4,37 +4,11 @@ use std::path::Path;
 
 use phalanx_trainer::config::Resolved;
 
+use crate::curves::{assert_near, curve, follows_one_rank, tiny_gpt as resolved};
 use crate::harness::engine::{Recorder, run_in, try_train, words};
 use crate::harness::results::{checkpoint, contents, json};
 use crate::harness::{Place, side_by_side};
 use crate::mesh_pairs::MESHES_OF_SIX_HEADS;
-
-/// A GPT-2 of six heads with dropout, averages and clipping, by `ranks` ranks.
-fn resolved(ranks: usize, strategy: &str, steps: u64, further: &str) -> Resolved {
-    let common = "model.layers=2 model.width=24 model.heads=6 model.context=16 train.global_batch=8 train.threads=1 train.clip_norm=0.5 \
-        train.ema=0.9 eval.every=0 log.every=1 sample.rows=1 sample.tokens=4 train.bucket_kib=8 schedule.warmup_steps=2 train.steps=40";
-    let own = format!("train.ranks={ranks} train.strategy={strategy} train.stop_step={steps}");
-    let resolved = phalanx::program().resolve("tiny-gpt", &words(&[common, &own, further]));
-    resolved
-        .and_then(|resolved| resolved.validate().map(|()| resolved))
-        .unwrap_or_else(|error| panic!("{error}"))
-}
-
-/// The losses and the norms of gradients of the steps of a run, which goes on if it has a checkpoint.
-fn curve(folder: &Path, resolved: &Resolved) -> Vec<Vec<f64>> {
-    let recorder = Recorder::of_steps(|report| {
-        let norm = report.updates[0].gradient_norm.unwrap_or_default();
-        vec![report.phases[0].loss, norm]
-    });
-    recorder.train(&run_in(folder), resolved)
-}
-
-fn assert_near(what: &str, found: &[Vec<f64>], expected: &[Vec<f64>]) {
-    assert_eq!(found.len(), expected.len(), "{what}");
-    for (step, (found, expected)) in found.iter().flatten().zip(expected.iter().flatten()).enumerate() {
-        assert!((found - expected).abs() <= 1e-5 * expected.abs(), "{what}, {step}: {found}, not {expected}");
-    }
-}
 
 #[test]
 fn ranks_that_share_layers_follow_one_rank() {
@@ -84,14 +58,7 @@ fn ranks_that_share_layers_follow_one_rank() {
 #[test]
 fn checkpoints_go_from_any_mesh_to_any_other() {
     let place = Place::new();
-    let one = curve(&place.path("one"), &resolved(1, "ddp", 24, ""));
-    let folder = place.path("moved");
-    let mut found = Vec::new();
-    for (at, (ranks, strategy, further)) in MESHES_OF_SIX_HEADS.into_iter().enumerate() {
-        let until = 2 * (at as u64 + 1);
-        found.extend(curve(&folder, &resolved(ranks, strategy, until, further)));
-        assert_near(further, &found, &one[..until as usize]);
-    }
+    follows_one_rank((&place.path("one"), &place.path("moved")), &MESHES_OF_SIX_HEADS, resolved);
 }
 
 /// Codecs encode what ranks with other samples exchange: whole parameters stay equal on ranks that share layers, errors that codecs keep

@@ -17,17 +17,8 @@ pub struct DividedPass {
     pub sent: Vec<SentValue>,
     /// By chunk, the parameters that it reads.
     pub params: Vec<BTreeSet<String>>,
-    /// By number of a sent value, its size in bytes and whether its gradient comes back.
-    pub sizes: BTreeMap<usize, SentSize>,
-}
-
-/// The size of a value that is sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SentSize {
-    /// Bytes of a micro-batch.
-    pub bytes: usize,
-    /// True if its gradient comes back.
-    pub has_gradient: bool,
+    /// The bytes of the values that go from chunk to chunk, of a micro-batch.
+    pub bytes: u64,
 }
 
 /// The elements of a value that counts as numbers for a report, at most.
@@ -68,13 +59,13 @@ impl DividedPass {
                 to: to.iter().copied().collect(),
             })
             .collect();
-        let size = |value: usize| {
-            let TracedValue { shape, dtype, needs_grad, .. } = &pass.values[value];
-            SentSize { bytes: shape.elem_count() * dtype.size_in_bytes(), has_gradient: *needs_grad }
+        let size = |value: &usize| {
+            let TracedValue { shape, dtype, .. } = &pass.values[*value];
+            (shape.elem_count() * dtype.size_in_bytes()) as u64
         };
-        let sizes = users.keys().map(|value| (*value, size(*value))).collect();
+        let bytes = users.keys().map(size).sum();
         let plans = plans(pass, (&places, &sent), chunks, calls);
-        Ok(Self { plans, sent, params, sizes })
+        Ok(Self { plans, sent, params, bytes })
     }
 
     /// Sends the last chunk also the numbers that earlier ones find between blocks, such as terms of a loss: an evaluation reads them all
@@ -98,11 +89,6 @@ impl DividedPass {
         let calls: Vec<usize> = self.plans[last].calls.iter().map(|call| call.chunk).collect();
         self.plans = plans(pass, (&places, &self.sent), last + 1, &calls);
         self
-    }
-
-    /// The chunk that computes the loss.
-    pub fn loss_chunk(&self) -> usize {
-        self.plans.first().and_then(|plan| plan.values.last()).map_or(0, |value| value.chunk)
     }
 }
 

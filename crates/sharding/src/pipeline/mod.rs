@@ -14,7 +14,7 @@ mod schedule;
 mod stage_params;
 
 pub use check::{ScheduleCheck, ScheduleLimits};
-pub use division::{DividedPass, SentSize};
+pub use division::DividedPass;
 pub use links::{PipelineOptions, StageTraffic};
 pub use order::BlockOrder;
 pub use play::{PassSeconds, PlayCosts, PlayedWork, SentValue, Timeline};

@@ -167,8 +167,7 @@ impl BlockOrder {
         }
         let mut sum = 0;
         for (at, pass) in passes.iter().enumerate() {
-            let divided = self.divide(at, pass, &[0, first])?;
-            sum += divided.sizes.values().map(|size| size.bytes as u64).sum::<u64>();
+            sum += self.divide(at, pass, &[0, first])?.bytes;
         }
         Ok(sum)
     }

@@ -99,25 +99,9 @@ impl Pipeline {
         Ok(Self { schedule, pass, links, from, rank, dtype: options.dtype })
     }
 
-    /// The schedule.
-    pub fn schedule(&self) -> &PipelineSchedule {
-        &self.schedule
-    }
-
-    /// The chunks of this rank, and what goes between them.
-    pub fn pass(&self) -> &DividedPass {
-        &self.pass
-    }
-
     /// The messages to other stages so far.
     pub fn traffic(&self) -> StageTraffic {
         self.links.traffic()
-    }
-
-    /// True if this rank computes the loss.
-    pub fn has_loss(&self) -> bool {
-        let loss = self.pass.loss_chunk();
-        self.schedule.ranks[self.rank].iter().any(|work| work.chunk == loss)
     }
 
     /// Runs this rank's forward and backward passes of a step.
@@ -234,7 +218,7 @@ impl Pipeline {
                 seeds.push((&out.value, grad));
             }
         }
-        let work = match (chunk == self.pass.loss_chunk(), pass) {
+        let work = match (tape.computes(&loss), pass) {
             (true, StagePass::BackwardInput) => {
                 Some(tape.backward_inputs_scaled(&loss, passes.loss_factor())?)
             }

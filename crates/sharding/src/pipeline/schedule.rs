@@ -17,17 +17,6 @@ pub enum StagePass {
     BackwardWeight,
 }
 
-impl StagePass {
-    /// A letter: F, B for backward or its first part, W for the second part.
-    pub fn letter(self) -> char {
-        match self {
-            Self::Forward => 'F',
-            Self::Backward | Self::BackwardInput => 'B',
-            Self::BackwardWeight => 'W',
-        }
-    }
-}
-
 /// One entry of a schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StageWork {

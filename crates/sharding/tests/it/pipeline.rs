@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Device, Tensor};
 use phalanx_collectives::{Clock, Communicator};
 use phalanx_sharding::ShardingError;
 use phalanx_sharding::pipeline::{
@@ -11,13 +11,14 @@ use phalanx_sharding::pipeline::{
     StagePasses,
 };
 use phalanx_tensor::backend::Outlines;
+use phalanx_tensor::nn::Linear;
 use phalanx_tensor::{
-    BuildOptions, ComputeDevice, Context, Key, ParamLayout, ParamStore, Recompute, Session, StageRole,
-    StoreBuilder, Tape, TracedPass, ValueTrace,
+    Block, BuildOptions, ComputeDevice, Context, Key, ParamLayout, ParamStore, Recompute, Session, StageRole,
+    StoreBuilder, Tape, TensorError, TensorPlan, TracedPass, Value, ValueTrace, ops,
 };
 
 use crate::common::on_ranks;
-use crate::cut_case::{Case, Loss};
+use crate::cut_case::{Case, Loss, case};
 use crate::tensor_parallel::cases;
 
 /// A model of a case.
@@ -105,8 +106,8 @@ impl From<ShardingError> for Failure {
     }
 }
 
-impl From<phalanx_tensor::TensorError> for Failure {
-    fn from(error: phalanx_tensor::TensorError) -> Self {
+impl From<TensorError> for Failure {
+    fn from(error: TensorError) -> Self {
         Self(error.to_string())
     }
 }
@@ -150,6 +151,49 @@ fn on_rank(
     Ok(Outcome { gradients, losses: passes.losses.into_values().collect() })
 }
 
+/// A linear layer that also passes its input on.
+#[derive(Debug)]
+struct PassesOn {
+    name: String,
+    layer: Linear,
+}
+
+impl Block for PassesOn {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn forward(&self, tape: &Tape, inputs: &[Value]) -> phalanx_tensor::Result<Vec<Value>> {
+        Ok(vec![self.layer.forward(tape, &inputs[0])?, inputs[0].clone()])
+    }
+}
+
+/// Two blocks; between them and the loss, a value that the second one passes on is used where it was made.
+fn passed_on() -> Case {
+    case("passed on", Ok(TensorPlan::default()), &[2], |scope| {
+        let block = |name: &str| {
+            let layer = Linear::new(&scope.pp(name).block(), 6, 6)?;
+            Ok::<_, TensorError>(Arc::new(PassesOn { name: name.to_owned(), layer }) as Arc<dyn Block>)
+        };
+        let (first, second) = (block("first")?, block("second")?);
+        Ok(Box::new(move |tape| {
+            let x = Tensor::arange(0.0, 12.0, &Device::Cpu)?.reshape((2, 6))?;
+            let made = tape.run(&first, &[Value::constant(x)])?;
+            let [far, near] = tape.run(&second, &made[..1])?.try_into().expect("two outputs");
+            let near = ops::tanh(tape, &near)?;
+            let loss = ops::mean(tape, &ops::mul(tape, &far, &near)?)?;
+            // A measure of the first stage, after the loss.
+            ops::mean(tape, &near)?;
+            Ok(loss)
+        }))
+    })
+}
+
+/// All models.
+fn all_cases() -> Vec<Case> {
+    cases().into_iter().chain([passed_on()]).collect()
+}
+
 /// Trains on ranks, and adds up the gradients of parameters that several of them read.
 fn together(
     name: &'static str,
@@ -158,7 +202,7 @@ fn together(
 ) -> Result<Outcome, String> {
     let schedule = schedule.clone();
     let ranks = on_ranks(schedule.ranks.len(), move |comm| {
-        let case = cases().into_iter().find(|case| case.name == name).expect("a case");
+        let case = all_cases().into_iter().find(|case| case.name == name).expect("a case");
         on_rank(comm, &case, schedule.clone(), recompute).map_err(|Failure(told)| told)
     });
     let mut all = Outcome { gradients: BTreeMap::new(), losses: Vec::new() };
@@ -194,7 +238,8 @@ fn models_in_stages_have_the_gradients_of_one_rank() {
     const SCHEDULES: [(&str, usize, usize); 4] =
         [("gpipe", 2, 1), ("1f1b", 3, 1), ("interleaved", 2, 2), ("zero-bubble", 3, 1)];
     /// Models without parameters or values that a stage uses twice, whose gradients would be added up in another order.
-    const EQUAL_BITS: [&str; 10] = [
+    const EQUAL_BITS: [&str; 11] = [
+        "passed on",
         "qwen2",
         "transformer",
         "mlp",
@@ -207,9 +252,9 @@ fn models_in_stages_have_the_gradients_of_one_rank() {
         "discriminator II",
     ];
     let mut wrong = Vec::new();
-    for Case { name, .. } in cases() {
+    for Case { name, .. } in all_cases() {
         for recompute in [Recompute::Never, Recompute::Every(1)] {
-            let case = cases().into_iter().find(|case| case.name == name).expect("a case");
+            let case = all_cases().into_iter().find(|case| case.name == name).expect("a case");
             let expected = alone(&case, MICROS, recompute);
             let calls = trace(&case, recompute).calls.len();
             for (kind, ranks, chunks) in

@@ -24,10 +24,11 @@ fn elementwise(
     let batch = x.dims().first().copied().unwrap_or(1);
     let per_sample = x.shape().elem_count() / batch.max(1);
     let factor = over.factor(batch) / per_sample.max(1) as f64;
+    let inputs = [x, target];
     let (input, target) = (x.array()?.contiguous()?, target.array()?.contiguous()?);
     let of = ElementLossInputs { loss, x: &input, target: &target, factor };
     let output = Array::backend_of(tape.context(), [&input, &target]).element_loss(of)?;
-    tape.push(op, &[x], output, move |tape, grad, grads| {
+    tape.push(op, &inputs, output, move |tape, grad, grads| {
         let backend = grad.backend(tape.context());
         let of = ElementLossInputs { loss, x: &input, target: &target, factor };
         grads.add(0, backend.element_loss_backward(of, grad)?)

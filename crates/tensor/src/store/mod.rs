@@ -71,14 +71,14 @@ impl ParamStore {
         &self.params
     }
 
-    /// Parameters that only other stages of a pipeline hold, in registration order. They have no values here.
-    pub fn params_elsewhere(&self) -> &[Param] {
-        &self.elsewhere.params
+    /// All parameters of the model: this rank's, then those that only other stages of a pipeline hold, which have no values here.
+    pub fn model_params(&self) -> impl Iterator<Item = &Param> {
+        self.params.iter().chain(&self.elsewhere.params)
     }
 
-    /// Buffers that only other stages of a pipeline hold, in registration order. Their values here count for nothing.
-    pub fn buffers_elsewhere(&self) -> &[Buffer] {
-        &self.elsewhere.buffers
+    /// All buffers of the model: this rank's, then those that only other stages of a pipeline hold, whose values here count for nothing.
+    pub fn model_buffers(&self) -> impl Iterator<Item = &Buffer> {
+        self.buffers.iter().chain(&self.elsewhere.buffers)
     }
 
     /// Buffers (running statistics and the like) in registration order.
@@ -121,7 +121,7 @@ impl ParamStore {
 
     /// The number of elements of all whole parameters of the model, frozen ones included, buffers not.
     pub fn num_parameters(&self) -> usize {
-        self.all_params().map(|param| param.whole_shape().elem_count()).sum()
+        self.model_params().map(|param| param.whole_shape().elem_count()).sum()
     }
 
     /// The layers that have adapters, in registration order.
@@ -132,7 +132,7 @@ impl ParamStore {
     /// The patterns of rules that match no parameter.
     pub fn unmatched<'r>(&self, rules: &'r ParamRules) -> Vec<&'r NamePattern> {
         let matches = |pattern: &NamePattern| {
-            self.all_params().any(|param| rules.fits(pattern, param.name(), param.block()))
+            self.model_params().any(|param| rules.fits(pattern, param.name(), param.block()))
         };
         rules.patterns().filter(|pattern| !matches(pattern)).collect()
     }
@@ -144,11 +144,6 @@ impl ParamStore {
         };
         let patterns = rules.adapters.iter().flat_map(|rule| &rule.layers);
         patterns.filter(|pattern| !matches(pattern)).collect()
-    }
-
-    /// The parameters of the model, also those of other stages.
-    fn all_params(&self) -> impl Iterator<Item = &Param> {
-        self.params.iter().chain(&self.elsewhere.params)
     }
 
     /// Sets all gradients to zero; see [`ParamBucket::zero_grads`].

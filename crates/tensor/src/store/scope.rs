@@ -32,7 +32,7 @@ pub(super) struct Registry {
 pub(super) struct Elsewhere {
     pub(super) params: Vec<Param>,
     pub(super) buffers: Vec<Buffer>,
-    names: BTreeSet<String>,
+    pub(super) names: BTreeSet<String>,
 }
 
 impl Registry {

@@ -32,9 +32,7 @@ impl ParamStore {
 
     /// True if only other stages of a pipeline hold the parameter or buffer.
     pub(crate) fn is_elsewhere(&self, name: &str) -> bool {
-        let mut params = self.params_elsewhere().iter().map(super::Param::name);
-        params.any(|known| known == name)
-            || self.buffers_elsewhere().iter().any(|buffer| buffer.name() == name)
+        self.elsewhere.names.contains(name)
     }
 
     /// Loads values of whole parameters by name, converting element types. Of a parameter that is cut over ranks the portion is taken.

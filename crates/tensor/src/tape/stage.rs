@@ -303,6 +303,17 @@ impl StageState {
     }
 }
 
+/// Returns an output of a call with its numbers, if the block passes on an input that has them.
+fn passed_on(output: Value, inputs: &[Value]) -> Result<Value> {
+    let is_same = |input: &&Value| {
+        input.has_numbers() && output.number().is_some_and(|number| input.number() == Some(number))
+    };
+    match inputs.iter().find(is_same) {
+        Some(input) => Ok(output.with_array(input.part()?)),
+        None => Ok(output),
+    }
+}
+
 impl Tape {
     /// True if the present call is computed by another chunk of a pipeline.
     pub(super) fn is_elsewhere(&self) -> bool {
@@ -324,8 +335,10 @@ impl Tape {
         let result = match is_outlined {
             false => run(inputs),
             true => {
-                let inputs = inputs.iter().map(|input| stage.outlined(input));
-                inputs.collect::<Result<Vec<_>>>().and_then(|inputs| run(&inputs))
+                let outlined = inputs.iter().map(|input| stage.outlined(input));
+                let outputs = outlined.collect::<Result<Vec<_>>>().and_then(|inputs| run(&inputs));
+                outputs
+                    .and_then(|outputs| outputs.into_iter().map(|output| passed_on(output, inputs)).collect())
             }
         };
         stage.leave();
@@ -406,6 +419,13 @@ impl Tape {
             stage.kept.borrow_mut().push(SentOut { number, value: value.clone() });
         }
         Ok(value)
+    }
+
+    /// True if this chunk of a pipeline computes a value; for passes that are no pipeline's, true of all.
+    pub fn computes(&self, value: &Value) -> bool {
+        let run = self.stage.as_ref().and_then(StageState::run);
+        let planned = run.zip(value.number()).map(|(run, number)| (run, &run.plan.values[number]));
+        planned.is_none_or(|(run, planned)| planned.chunk == run.plan.chunk)
     }
 
     /// Takes the values of this chunk that others need, by number.

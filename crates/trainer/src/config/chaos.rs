@@ -188,7 +188,7 @@ impl Config {
     pub(super) fn check_replicas(&self, relations: &mut Relations<'_>) {
         let (every, strategy) = (self.train.check_replicas, &self.train.strategy);
         // Ranks that share layers hold norms and biases alike.
-        let share_layers = self.parallel.tensor_ranks().is_some_and(|ranks| ranks > 1);
+        let share_layers = self.tensor_ranks().is_some_and(|ranks| ranks > 1);
         if share_layers && strategy.is_bulk_synchronous() {
             return;
         }

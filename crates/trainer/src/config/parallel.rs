@@ -43,11 +43,24 @@ impl ParallelConfig {
         }
     }
 
-    /// The number of ranks along the axis `tensor`; `None` if layers are not cut.
-    pub fn tensor_ranks(&self) -> Option<usize> {
-        match self.tensor.0 {
-            Some(Degree::Of(ranks)) => Some(ranks),
-            _ => None,
+    /// True if layers are cut over ranks, if only over one.
+    pub fn cuts_layers(&self) -> bool {
+        self.tensor.0.is_some()
+    }
+
+    /// The number of ranks of `world` along an axis; `None` if it is not given.
+    fn along(&self, axis: ParallelDegree, world: usize) -> Option<usize> {
+        let Self { replicate, shard, tensor, pipeline, .. } = self;
+        match axis.0? {
+            Degree::Of(ranks) => Some(ranks),
+            Degree::Rest => {
+                let given =
+                    [replicate, shard, tensor, pipeline].into_iter().filter_map(|axis| match axis.0 {
+                        Some(Degree::Of(ranks)) => Some(ranks),
+                        _ => None,
+                    });
+                Some((world / given.product::<usize>().max(1)).max(1))
+            }
         }
     }
 
@@ -73,15 +86,25 @@ impl ParallelConfig {
 }
 
 impl Config {
+    /// The number of ranks along the axis `tensor`; `None` if layers are not cut.
+    pub fn tensor_ranks(&self) -> Option<usize> {
+        self.parallel.along(self.parallel.tensor, self.train.ranks)
+    }
+
+    /// The number of ranks along the axis `pipeline`: 1 if the model has no stages.
+    pub fn pipeline_ranks(&self) -> usize {
+        self.parallel.along(self.parallel.pipeline, self.train.ranks).unwrap_or(1)
+    }
+
     /// The number of ranks that train on different samples.
     pub fn data_ranks(&self) -> usize {
-        let of_model = self.parallel.tensor_ranks().unwrap_or(1) * self.parallel.pipeline_ranks();
+        let of_model = self.tensor_ranks().unwrap_or(1) * self.pipeline_ranks();
         (self.train.ranks / of_model).max(1)
     }
 
     /// True if ranks hold parts of the model: portions of layers, or stages.
     pub fn shares_model(&self) -> bool {
-        self.parallel.tensor_ranks().is_some() || self.parallel.pipeline_ranks() > 1
+        self.parallel.cuts_layers() || self.pipeline_ranks() > 1
     }
 
     /// Checks the degrees of the mesh.
@@ -140,6 +163,26 @@ mod tests {
         let mut relations = Relations::new(&origin);
         config.check_parallel(&mut relations);
         relations.finish().map_or_else(|error| error.to_string(), |()| String::new())
+    }
+
+    /// Ranks that are the rest of an axis share the model, and do not train on samples of their own.
+    #[test]
+    fn the_rest_of_the_ranks_may_lie_along_an_axis_of_the_model() {
+        let ranks = |sets: &[(&str, i64)]| {
+            let mut config = Config::default();
+            config.train.ranks = 8;
+            for (key, value) in sets {
+                config.set(key, &Value::Integer(*value)).expect("a key").expect("a degree");
+            }
+            [config.data_ranks(), config.pipeline_ranks(), config.tensor_ranks().unwrap_or(0)]
+        };
+        assert_eq!(ranks(&[]), [8, 1, 0]);
+        assert_eq!(ranks(&[("parallel.pipeline", -1)]), [1, 8, 0]);
+        assert_eq!(
+            ranks(&[("parallel.pipeline", -1), ("parallel.tensor", 2), ("parallel.shard", 2)]),
+            [2, 2, 2]
+        );
+        assert_eq!(ranks(&[("parallel.tensor", -1), ("parallel.replicate", 4)]), [4, 1, 2]);
     }
 
     #[test]

@@ -1,30 +1,20 @@
 //! The section `[pipeline]`: stages, and settings that do not go with them.
 
 use phalanx_sharding::pipeline::{PipelineSchedule, PipelineSizes};
-use phalanx_sharding::{CodecKind, Degree, ShardingError};
+use phalanx_sharding::{CodecKind, ShardingError};
 
-use super::keys::{Config, Offload, OptimKind, ParallelConfig};
+use super::keys::{Config, Offload, OptimKind};
 use super::validate::Relations;
 
 /// The micro-batches that a stage gets at most where their number is not given.
 const MICRO_BATCHES_OF_STAGE: usize = 4;
-
-impl ParallelConfig {
-    /// The number of ranks along the axis `pipeline`: 1 if the model has no stages.
-    pub fn pipeline_ranks(&self) -> usize {
-        match self.pipeline.0 {
-            Some(Degree::Of(ranks)) => ranks,
-            _ => 1,
-        }
-    }
-}
 
 impl Config {
     /// The number of micro-batches of a step: `pipeline.micro_batches` of a model in stages if that is given, else
     /// `train.accumulate`. Where neither is, a pipeline has the largest number that divides the samples of its part of the batch,
     /// up to four a stage.
     pub fn micro_batches(&self) -> usize {
-        let (stages, train) = (self.parallel.pipeline_ranks(), &self.train);
+        let (stages, train) = (self.pipeline_ranks(), &self.train);
         match self.pipeline.micro_batches {
             _ if stages == 1 => train.accumulate,
             0 if train.accumulate > 1 => train.accumulate,
@@ -39,7 +29,7 @@ impl Config {
 
     /// Describes the stages of the model; empty if there are none.
     pub fn stages_in_words(&self) -> String {
-        let (ranks, chunks) = (self.parallel.pipeline_ranks(), self.pipeline.chunks);
+        let (ranks, chunks) = (self.pipeline_ranks(), self.pipeline.chunks);
         let stages = match (ranks, chunks) {
             (1, _) => return String::new(),
             (_, 1) => format!("{ranks} stages"),
@@ -53,7 +43,7 @@ impl Config {
     /// # Errors
     /// [`ShardingError::Schedule`] if they do not fit.
     pub fn pipeline_schedule(&self, micros: usize) -> Result<PipelineSchedule, ShardingError> {
-        let (ranks, chunks) = (self.parallel.pipeline_ranks(), self.pipeline.chunks);
+        let (ranks, chunks) = (self.pipeline_ranks(), self.pipeline.chunks);
         PipelineSchedule::named(&self.pipeline.schedule, PipelineSizes { ranks, chunks, micros })
     }
 
@@ -63,8 +53,8 @@ impl Config {
 
     /// Checks the settings of a run whose model is in stages.
     pub(super) fn check_pipeline(&self, relations: &mut Relations<'_>) {
-        let Self { parallel, pipeline, .. } = self;
-        let ranks = parallel.pipeline_ranks();
+        let Self { pipeline, .. } = self;
+        let ranks = self.pipeline_ranks();
         let key = "parallel.pipeline";
         if ranks == 1 {
             for (holds, key) in [

@@ -6,8 +6,8 @@ use super::validate::Relations;
 impl Config {
     /// Checks the settings of a run whose layers are cut over ranks.
     pub(super) fn check_tensor(&self, relations: &mut Relations<'_>) {
-        let Self { parallel, tensor, train, optim, elastic, .. } = self;
-        let Some(ranks) = parallel.tensor_ranks() else {
+        let Self { tensor, train, optim, elastic, .. } = self;
+        let Some(ranks) = self.tensor_ranks() else {
             relations.require(
                 !tensor.sequence,
                 "tensor.sequence",

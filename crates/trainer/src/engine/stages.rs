@@ -38,7 +38,7 @@ impl Stages {
         config: &Config,
         data: Option<&Data>,
     ) -> Result<Option<Self>, TrainError> {
-        if config.parallel.pipeline_ranks() == 1 {
+        if config.pipeline_ranks() == 1 {
             return Ok(None);
         }
         let opened;
@@ -77,11 +77,11 @@ impl Stages {
     ) -> Result<Option<StagedEvaluation>, TrainError> {
         let Some(pass) = &self.evaluation else { return Ok(None) };
         let schedule = schedule_of(config, 1)?;
-        let loss_chunk = schedule.num_chunks() - 1;
+        let last = schedule.num_chunks() - 1;
         let clock = config.comm.clock;
         let options = PipelineOptions { dtype: DType::F32, first_channel: EVALUATION_CHANNEL, clock };
         let pipeline = Pipeline::new(comm.clone(), schedule, pass.clone(), options)?;
-        Ok(Some(StagedEvaluation { pipeline, loss_chunk }))
+        Ok(Some(StagedEvaluation { pipeline, last }))
     }
 }
 
@@ -101,7 +101,8 @@ pub(in crate::engine) fn schedule_of(config: &Config, micros: usize) -> Result<P
 #[derive(Debug)]
 pub(in crate::engine) struct StagedEvaluation {
     pipeline: Pipeline,
-    loss_chunk: usize,
+    /// The last chunk, which has the results.
+    last: usize,
 }
 
 impl StagedEvaluation {
@@ -111,7 +112,7 @@ impl StagedEvaluation {
         session: &Session,
         evaluate: impl FnMut(&Tape) -> Result<Evaluated, TrainError>,
     ) -> Result<Option<Evaluated>, TrainError> {
-        let mut run = EvaluationRun { session, evaluate, loss_chunk: self.loss_chunk, evaluated: None };
+        let mut run = EvaluationRun { session, evaluate, last: self.last, evaluated: None };
         self.pipeline.run_forward(&mut run).map_err(|error| match error {
             TrainError::Tensor(TensorError::Backward(told)) => TrainError::Setup(format!(
                 "evaluation in stages: {told}. One that reads numbers between passes cannot run so yet: set eval.enabled = false, and \
@@ -127,7 +128,7 @@ impl StagedEvaluation {
 struct EvaluationRun<'a, F> {
     session: &'a Session,
     evaluate: F,
-    loss_chunk: usize,
+    last: usize,
     evaluated: Option<Evaluated>,
 }
 
@@ -135,7 +136,7 @@ impl<F: FnMut(&Tape) -> Result<Evaluated, TrainError>> StagePasses for Evaluatio
     type Error = TrainError;
 
     fn forward(&mut self, _: usize, role: StageRole) -> Result<StageForward, TrainError> {
-        let has_results = matches!(&role, StageRole::Run(run) if run.plan.chunk == self.loss_chunk);
+        let has_results = matches!(&role, StageRole::Run(run) if run.plan.chunk == self.last);
         let tape = Tape::forward_only(Session { stage: Some(role), ..self.session.clone() });
         match (self.evaluate)(&tape) {
             Ok(evaluated) if has_results => self.evaluated = Some(evaluated),
@@ -194,7 +195,7 @@ fn traced(task: &Task, config: &Config, data: &Data) -> Result<Traced, TrainErro
     let mut config = config.clone();
     config.train.offload = Offload::None;
     let device = Outlines::new().device();
-    let tensor = config.parallel.tensor_ranks().map(|ranks| TensorRank { rank: 0, ranks });
+    let tensor = config.tensor_ranks().map(|ranks| TensorRank { rank: 0, ranks });
     let target = BuildTarget { tensor, ..BuildTarget::whole(Weights::Placeholder, &device) };
     let built = task.build(&config, Some(data.num_classes()), target)?;
     let trace = ValueTrace::new();

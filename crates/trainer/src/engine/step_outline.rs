@@ -81,7 +81,7 @@ fn outline_step_of(task: &Task, config: &Config, data: &Data) -> Result<StepOutl
     let first = RankBatch { rank: Some(0), ranks: config.data_ranks() };
     let samples = data.feed(config, &plan, &Distributed::none(), first, 0)?.next()?;
     let rank = |tensor| outline_rank(task, config, data.num_classes(), (&samples, tensor));
-    let ranks = match config.parallel.tensor_ranks() {
+    let ranks = match config.tensor_ranks() {
         None => vec![rank(None)?],
         Some(ranks) => {
             (0..ranks).map(|at| rank(Some(TensorRank { rank: at, ranks }))).collect::<Result<_, _>>()?

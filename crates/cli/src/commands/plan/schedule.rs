@@ -25,7 +25,7 @@ pub(super) struct PlannedSchedule {
 impl PlannedSchedule {
     /// Checks the schedule of a configuration; `None` if the model has no stages. Each chunk hands a value to the next one.
     pub(super) fn of(config: &Config) -> Result<Option<Self>, ShardingError> {
-        if config.parallel.pipeline_ranks() == 1 {
+        if config.pipeline_ranks() == 1 {
             return Ok(None);
         }
         let micros = config.micro_batches();

@@ -57,7 +57,7 @@ pub(super) fn lines(config: &Config, estimate: &Estimate, chosen: Option<&str>) 
 /// The model, the optimizer and the ranks.
 fn head(config: &Config, plan: &ModelPlan) -> Vec<String> {
     let ranks = plan.workload.ranks;
-    let stages = config.parallel.pipeline_ranks();
+    let stages = config.pipeline_ranks();
     let whose = match (plan.tensor, stages) {
         (1, 1) => ranks.to_string(),
         (tensor, 1) => format!("{ranks} groups of {tensor} that share layers"),

@@ -105,7 +105,7 @@ impl Devices {
 
     /// True if the configuration cuts layers over ranks, if only over one.
     pub(super) fn cuts_layers(&self) -> bool {
-        self.parallel.tensor_ranks().is_some()
+        self.parallel.cuts_layers()
     }
 
     pub(super) fn strategy(&self) -> Option<Strategy> {

@@ -53,8 +53,7 @@ impl Network {
 
     /// True if a parameter is trained, on this rank or on that of another stage.
     pub(in crate::engine) fn is_learnt(&self) -> bool {
-        let elsewhere = self.store.params_elsewhere().iter().any(Param::trainable);
-        elsewhere || self.store.buckets().iter().any(ParamBucket::trainable)
+        self.store.model_params().any(Param::trainable)
     }
 
     /// True if parameters are offloaded to the host and uploaded with the blocks that use them.

@@ -51,7 +51,7 @@ pub fn plan_memory(task: &Task, config: &Config, strategies: &[Strategy]) -> Res
             .filter(|param| param.trainable())
             .map(|param| param.whole_shape().elem_count() as u64)
             .sum(),
-        tensor: config.parallel.tensor_ranks().unwrap_or(1),
+        tensor: config.tensor_ranks().unwrap_or(1),
         workload: workload(&networks[0], config)?,
         plans,
     })
@@ -66,7 +66,7 @@ fn largest(task: &Task, config: &Config) -> Result<Built, TrainError> {
         let target = BuildTarget { tensor, stage, ..BuildTarget::whole(Weights::Absent, &device) };
         task.build(config, None, target)
     };
-    let tensor: Vec<Option<TensorRank>> = match config.parallel.tensor_ranks() {
+    let tensor: Vec<Option<TensorRank>> = match config.tensor_ranks() {
         None => vec![None],
         Some(ranks) => (0..ranks).map(|rank| Some(TensorRank { rank, ranks })).collect(),
     };
@@ -74,8 +74,7 @@ fn largest(task: &Task, config: &Config) -> Result<Built, TrainError> {
         built.networks.iter().flat_map(|network| network.store().buckets()).map(ParamBucket::bytes).sum()
     };
     let mut most = build(tensor[0], 0)?;
-    let others =
-        (0..config.parallel.pipeline_ranks()).flat_map(|stage| tensor.iter().map(move |own| (*own, stage)));
+    let others = (0..config.pipeline_ranks()).flat_map(|stage| tensor.iter().map(move |own| (*own, stage)));
     for (tensor, stage) in others.skip(1) {
         let other = build(tensor, stage)?;
         if bytes(&other) > bytes(&most) {

@@ -95,8 +95,8 @@ impl<'a> Parts<'a> {
         let (key, arithmetic) = (Key::new(config.train.seed), ArithmeticCount::default());
         let notices = Notices::default();
         let tensor_group = distributed.tensor_group(config, context.threads())?;
-        // Batches for a device are not for outlines.
-        let of_host = device.is_host().then_some(&data);
+        // Batches for a device are not for outlines, and where one rank reads for all the others have none.
+        let of_host = (device.is_host() && distributed.fed().is_none()).then_some(&data);
         let stages = Stages::of(task, config, of_host)?.map(Arc::new);
         if stages.is_some() && !device.is_host() {
             let problem = "parallel.pipeline: stages on GPUs are not built yet; set train.device = cpu";
@@ -365,7 +365,7 @@ impl<'a> Run<'a> {
                 threads: env.context.threads(),
                 cores: distributed.cores().words().to_owned(),
                 strategy: env.config.train.strategy.to_string(),
-                tensor: env.config.parallel.tensor_ranks(),
+                tensor: env.config.tensor_ranks(),
                 stages: env.config.stages_in_words(),
             },
             device: distributed.device().describe().to_owned(),

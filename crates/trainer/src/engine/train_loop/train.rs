@@ -56,7 +56,7 @@ pub fn rehearse(task: &Task, config: &Config) -> Result<(), TrainError> {
     let data = Data::open(config, task.open_data(config), &alone, &device, 0)?;
     data.plan(config)?;
     // The first rank's portions, if layers are cut.
-    let tensor = config.parallel.tensor_ranks().map(|ranks| TensorRank { rank: 0, ranks });
+    let tensor = config.tensor_ranks().map(|ranks| TensorRank { rank: 0, ranks });
     let target = BuildTarget { tensor, ..BuildTarget::whole(Weights::Absent, &device) };
     let built = task.build(config, Some(data.num_classes()), target)?;
     weights::check_configured(config, &built, true)?;

@@ -318,17 +318,13 @@ impl<'a> Setup<'a> {
         if self.target.tensor.is_none() {
             return Ok(());
         }
-        let all = |network: &'_ Network| {
-            let store = network.store();
-            store.params().iter().chain(store.params_elsewhere()).cloned().collect::<Vec<_>>()
-        };
-        let params: Vec<Param> = self.networks.iter().flat_map(all).collect();
-        let names: Vec<&str> = params.iter().map(Param::name).collect();
+        let params = || self.networks.iter().flat_map(|network| network.store().model_params());
+        let names: Vec<&str> = params().map(Param::name).collect();
         let own = TensorPlan::new(self.config.tensor.plan.iter().map(String::as_str))?;
         if let Some(pattern) = own.unmatched(&names).first() {
             return Err(TrainError::Setup(format!("tensor.plan: `{pattern}` names no parameter")));
         }
-        match params.iter().any(|param| param.portion().is_some()) {
+        match params().any(|param| param.portion().is_some()) {
             true => Ok(()),
             false => Err(TrainError::Setup(
                 "parallel.tensor is given, and no layer is cut: the model has no plan for it. tensor.plan gives one, such as \
@@ -411,7 +407,7 @@ impl<'a> Setup<'a> {
         let root = builder.root();
         let built = build(&if name.is_empty() { root } else { root.pp(name) })?;
         let store = builder.build()?;
-        if store.params().is_empty() && store.params_elsewhere().is_empty() {
+        if store.model_params().next().is_none() {
             let whose = if name.is_empty() { "the network".to_owned() } else { format!("network `{name}`") };
             return Err(TrainError::Setup(format!("{whose} has no parameters")));
         }

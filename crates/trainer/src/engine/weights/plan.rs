@@ -214,9 +214,9 @@ impl WeightPlan {
 fn wanted(networks: &[&Network]) -> Vec<Wanted> {
     let mut all = Vec::new();
     for store in networks.iter().map(|network| network.store()) {
-        all.extend(store.params().iter().map(Wanted::of_param));
-        let buffers = store.buffers().iter();
-        all.extend(buffers.map(|buffer| Wanted {
+        // Also of other stages, so that all ranks find the same.
+        all.extend(store.model_params().map(Wanted::of_param));
+        all.extend(store.model_buffers().map(|buffer| Wanted {
             name: buffer.name().to_owned(),
             shape: buffer.whole_shape().dims().to_vec(),
             is_adapter: false,

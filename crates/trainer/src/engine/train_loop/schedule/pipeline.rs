@@ -101,13 +101,12 @@ impl MicroBatchSchedule for PipelineMicroBatches {
             return Ok(parts);
         }
         let pipeline = self.of(pass.phase, present.len())?;
-        let numbers = pass.numbers();
         let mut run = PhaseRun {
             passes: pass.micro_batches()?,
             present,
             guards,
             overlaps,
-            numbers,
+            numbers: pass.numbers(),
             measured: BTreeMap::new(),
         };
         pipeline.run(&mut run)?;

@@ -165,9 +165,7 @@ impl Trainable {
         reader: &Reader,
     ) -> Result<(), TrainError> {
         let steps = state.get(&self.key("optimizer_steps")).and_then(Value::as_u64).unwrap_or(step);
-        let store = self.network.store();
-        let names = store.params().iter().chain(store.params_elsewhere()).map(Param::name);
-        let names: BTreeSet<&str> = names.collect();
+        let names: BTreeSet<&str> = self.network.store().model_params().map(Param::name).collect();
         // Other networks may have other optimizers.
         let is_own = |kind: &&str| reader.tensors(kind).any(|(name, _)| names.contains(name));
         let saved: Vec<String> = optimizer_kinds(reader).filter(is_own).map(str::to_owned).collect();
