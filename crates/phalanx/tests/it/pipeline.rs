@@ -224,6 +224,13 @@ fn stages_are_found_before_ranks_meet() {
     );
     let told = fail(9, "--set train.global_batch=18 --set model.layers=1");
     assert!(told.contains("blocks, which cannot make 9 stages: choose fewer"), "{told}");
+    for preset in ["tiny-translation", "shapes-stackgan --set sample.every=0"] {
+        let told = place.fail(&format!("train {preset} --ranks 2 --parallel pipeline=2 --steps 1 --out run"));
+        assert!(
+            told.contains("reads numbers between passes") && told.contains("eval.enabled = false"),
+            "{told}"
+        );
+    }
     let told = place.fail("train tiny-gpt --set pipeline.chunks=2 --steps 1 --out run");
     assert!(
         told.contains("pipeline.chunks is for models in stages: give parallel.pipeline, their number"),

@@ -113,13 +113,7 @@ impl StagedEvaluation {
         evaluate: impl FnMut(&Tape) -> Result<Evaluated, TrainError>,
     ) -> Result<Option<Evaluated>, TrainError> {
         let mut run = EvaluationRun { session, evaluate, last: self.last, evaluated: None };
-        self.pipeline.run_forward(&mut run).map_err(|error| match error {
-            TrainError::Tensor(TensorError::Backward(told)) => TrainError::Setup(format!(
-                "evaluation in stages: {told}. One that reads numbers between passes cannot run so yet: set eval.enabled = false, and \
-                 evaluate checkpoints with `phalanx eval`"
-            )),
-            error => error,
-        })?;
+        self.pipeline.run_forward(&mut run)?;
         Ok(run.evaluated)
     }
 }
@@ -194,7 +188,8 @@ fn traced(task: &Task, config: &Config, data: &Data) -> Result<Traced, TrainErro
     };
     let mut config = config.clone();
     config.train.offload = Offload::None;
-    let device = Outlines::new().device();
+    let outlines = Outlines::new();
+    let device = outlines.device();
     let tensor = config.tensor_ranks().map(|ranks| TensorRank { rank: 0, ranks });
     let target = BuildTarget { tensor, ..BuildTarget::whole(Weights::Placeholder, &device) };
     let built = task.build(&config, Some(data.num_classes()), target)?;
@@ -216,16 +211,47 @@ fn traced(task: &Task, config: &Config, data: &Data) -> Result<Traced, TrainErro
         Ok(trace.take())
     };
     let phases = (0..built.training.phases().len()).map(pass).collect::<Result<_, TrainError>>()?;
-    let session = Session { training: false, recompute: Recompute::Never, ..session };
-    let tape = Tape::forward_only(session);
-    let step = StepInput::new(&tape, &micro_batch.batch, 1.0, 0, tape.session().key);
-    let evaluated = config.eval.enabled.then(|| built.training.evaluate(&step));
-    let evaluation = match evaluated {
-        None => None,
-        Some(Err(error)) if !reads_outline(&error) => return Err(error),
-        Some(_) => Some(trace.take()),
+    let evaluation = match config.eval.enabled {
+        true => {
+            let session = Session { training: false, recompute: Recompute::Never, ..session };
+            Some(traced_evaluation(&built, &session, (&trace, &outlines), micro_batch)?)
+        }
+        false => None,
     };
     Ok(Traced { phases, evaluation })
+}
+
+/// Traces an evaluation of a micro-batch. It may read numbers at its end, but not between passes: the stages that lack them could not
+/// go on.
+fn traced_evaluation(
+    built: &Built,
+    session: &Session,
+    (trace, outlines): (&ValueTrace, &Outlines),
+    micro_batch: &MicroBatch,
+) -> Result<TracedPass, TrainError> {
+    let evaluate = || {
+        let tape = Tape::forward_only(session.clone());
+        let step = StepInput::new(&tape, &micro_batch.batch, 1.0, 0, session.key);
+        (built.training.evaluate(&step).map(drop), trace.take())
+    };
+    let (first, pass) = evaluate();
+    match first {
+        Ok(()) => return Ok(pass),
+        Err(error) if !reads_outline(&error) => return Err(error),
+        Err(_) => {}
+    }
+    outlines.assume_zeros(true);
+    let (second, further) = evaluate();
+    outlines.assume_zeros(false);
+    let reads_last = second.is_ok() || matches!(&second, Err(error) if reads_outline(error));
+    match reads_last && further.values.len() == pass.values.len() {
+        true => Ok(pass),
+        false => Err(TrainError::Setup(
+            "parallel.pipeline: the evaluation of this training reads numbers between passes, which one stage has and others wait for: set \
+             eval.enabled = false, and evaluate checkpoints with `phalanx eval`"
+                .to_owned(),
+        )),
+    }
 }
 
 /// Runs forward of a phase.

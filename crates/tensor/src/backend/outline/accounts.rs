@@ -20,11 +20,23 @@ pub struct OutlineUsage {
 
 /// An account of memory.
 #[derive(Debug, Default)]
-pub(super) struct Accounts(Mutex<OutlineUsage>);
+pub(super) struct Accounts {
+    usage: Mutex<OutlineUsage>,
+    /// True while reading answers with zeros.
+    assumes_zeros: AtomicBool,
+}
 
 impl Accounts {
     fn lock(&self) -> MutexGuard<'_, OutlineUsage> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.usage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn assume_zeros(&self, assumes: bool) {
+        self.assumes_zeros.store(assumes, Ordering::Relaxed);
+    }
+
+    pub(super) fn assumes_zeros(&self) -> bool {
+        self.assumes_zeros.load(Ordering::Relaxed)
     }
 
     pub(super) fn usage(&self) -> OutlineUsage {

@@ -58,6 +58,12 @@ impl Outlines {
         self.0.usage()
     }
 
+    /// Answers reads of numbers with zeros from now on, or with an error again: to find out what a computation does after it has read
+    /// some.
+    pub fn assume_zeros(&self, assumes: bool) {
+        self.0.assume_zeros(assumes);
+    }
+
     /// Makes an array of a shape and type.
     pub(crate) fn of(&self, shape: &Shape, dtype: DType) -> Array {
         self.array(shape.clone(), dtype)
