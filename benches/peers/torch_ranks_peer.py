@@ -1,5 +1,5 @@
-"""PyTorch's DDP, FSDP2 or tensor parallelism over Gloo as a peer: python torch_ranks_peer.py '{"model": ..., "strategy": "ddp", "fsdp" or
-"tensor", "ranks": N, "batch": images or texts of a rank, "size": ..., "tokens": ..., "cifar_stem": ..., "threads": N, "rounds": N, "precision":
+"""PyTorch's DDP, FSDP2, tensor parallelism or pipelining over Gloo as a peer: python torch_ranks_peer.py '{"model": ..., "strategy": "ddp",
+"fsdp", "tensor" or "pipeline", "schedule": of a pipeline, "micro_batches": N, "ranks": N, "batch": images or texts of a rank, "size": ..., "tokens": ..., "cifar_stem": ..., "threads": N, "rounds": N, "precision":
 "f32" or "bf16"}' prints its version and the median seconds of a training step, as one JSON line."""
 
 import contextlib
@@ -129,6 +129,27 @@ def of_cut_layers(torch, nn, work):
         yield once
 
 
+def of_stages(torch, nn, work):
+    """Steps of the stages of a model, in eager and in compiled code, with the samples of all ranks."""
+    import torch_stages
+
+    samples = work["batch"] * work["ranks"]
+    chunks = work["ranks"] * (2 if work["schedule"] == "interleaved" else 1)
+    torch.manual_seed(1)
+    if work["model"] in torch_language.MODELS:
+        part_of = torch_stages.gpt_parts(work, torch_language.SIZES[work["model"]], chunks)
+        ids = torch.randint(0, 50256, (samples, work["tokens"] + 1))
+        x, y = ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
+        loss_of = lambda logits, y: nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten())
+        optimizer_of = lambda p: torch.optim.AdamW(p, lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    else:
+        part_of = torch_stages.resnet_parts(network(torch, work), chunks)
+        x, y = torch.randn(samples, 3, work["size"], work["size"]), torch.arange(samples) % 10
+        loss_of = nn.functional.cross_entropy
+        optimizer_of = lambda p: torch.optim.SGD(p, lr=1e-4, momentum=0.9, weight_decay=5e-4)
+    yield from torch_stages.steps(work, part_of, x, y, loss_of, optimizer_of, lambda: autocast(torch, work))
+
+
 def autocast(torch, work):
     if work.get("precision") != "bf16":
         return contextlib.nullcontext()
@@ -162,7 +183,8 @@ def rank(own, work, port):
     # A step of a language model takes seconds.
     steps = 1 if is_language else 3
     best = None
-    ways = of_cut_layers if work["strategy"] == "tensor" else of_language if is_language else of_images
+    ways = {"tensor": of_cut_layers, "pipeline": of_stages}.get(
+        work["strategy"], of_language if is_language else of_images)
     for once in ways(torch, nn, work):
         try:
             median = measure(once, work, steps, dist.barrier)

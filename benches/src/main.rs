@@ -1,11 +1,12 @@
 //! The benchmarks: `cargo xtask bench kernels`, `bench train`, `bench loader`, `bench collectives`, `bench codecs`,
-//! `bench memory`, `bench parallel`, `bench strategies` and `bench versions`; and `cargo xtask chaos`, trainings with injected faults.
+//! `bench memory`, `bench parallel`, `bench bubbles`, `bench strategies` and `bench versions`; and `cargo xtask chaos`, trainings with injected faults.
 //!
 //! Every figure is a median of rounds. With `--peer torch` PyTorch does the same work in the same call. Rounds of both
 //! alternate, so that other load of the machine affects both; quote the ratio. The machine's limits are measured first:
 //! the rate of fused multiply-adds in registers and of copies in memory. Results are also given as fractions of them.
 #![forbid(unsafe_code)]
 
+mod bubbles;
 mod chaos;
 mod codecs;
 mod collectives;
@@ -18,6 +19,7 @@ mod numbers;
 mod peer;
 mod program;
 mod rounds;
+mod stage;
 mod strategies;
 mod train;
 mod versions;
@@ -57,6 +59,8 @@ enum Command {
     Memory(memory::MemoryArgs),
     /// Language models cut by samples, and by layers
     Parallel(train::ParallelArgs),
+    /// Pipelines: the time in which ranks wait, by simulated clocks and by the formulas
+    Bubbles(bubbles::BubblesArgs),
     /// All strategies in one table, by whole trainings
     Strategies(strategies::StrategiesArgs),
     /// Training steps of this build compared with another build
@@ -121,6 +125,7 @@ fn measure() -> anyhow::Result<()> {
         Command::Codecs(args) => codecs::run(&args),
         Command::Memory(args) => memory::run(&args),
         Command::Parallel(args) => train::run_parallel(&args),
+        Command::Bubbles(args) => bubbles::run(&args),
         Command::Strategies(args) => strategies::run(&args),
         Command::Versions(args) => versions::run(&args),
         Command::Chaos(args) => chaos::run(&args),

@@ -23,6 +23,7 @@ Measure:
   bench loader ...               images of a loader, with and without augmentation
   bench codecs ...               gradient codecs: ratio, error, speed, training over slow links
   bench memory ...               predicted and measured memory of strategies
+  bench bubbles ...              pipelines: the time in which ranks wait
   bench parallel ...             cut language models by samples and by layers; with --peer next to PyTorch
   bench strategies ...           train by every strategy; write one table and a picture
   bench versions ...             training steps of this build next to those of another

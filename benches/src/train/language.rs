@@ -1,5 +1,7 @@
 //! Language models: a step on texts of random tokens, with AdamW.
 
+use std::sync::Arc;
+
 use anyhow::Result;
 use candle_core::{Device, Tensor};
 use phalanx_models::{
@@ -8,11 +10,13 @@ use phalanx_models::{
 };
 use phalanx_tensor::loss::{CrossEntropyOptions, LossDivisor, RowTargets};
 use phalanx_tensor::optim::Adam;
-use phalanx_tensor::{BuildOptions, ComputeDevice, ParamStore, Scope, StoreBuilder, TensorPlan, Value};
+use phalanx_tensor::{
+    BuildOptions, ComputeDevice, ParamLayout, ParamStore, Scope, StoreBuilder, TensorPlan, Value,
+};
 
 use super::TrainArgs;
-use super::model::{Forward, Model, layout};
-use super::strategy_ranks::StrategyRanks;
+use super::model::{Forward, Model, options};
+use crate::stage::Loss;
 
 impl Model {
     /// True for models of tokens, which have texts in place of images.
@@ -89,16 +93,17 @@ fn rows(ids: &[u32], batch: usize) -> Result<Value> {
     Ok(Value::constant(Tensor::from_slice(ids, (batch, ids.len() / batch), &Device::Cpu)?))
 }
 
-/// Builds the model and its loss on a rank's texts.
+/// Builds the model, with the layout of its parameters, and its loss on a number of texts.
 pub(super) fn build(
     args: &TrainArgs,
-    ranks: &StrategyRanks,
     device: &ComputeDevice,
+    samples: usize,
+    layout_of: &dyn Fn(&TensorPlan) -> Option<Arc<dyn ParamLayout>>,
 ) -> Result<(ParamStore, Forward)> {
     let sizes = Sizes::of(args);
-    let cut = ranks.layout(&sizes.plan()?);
-    let builder = StoreBuilder::new(BuildOptions { layout: cut, ..layout(args, device) });
-    let (root, texts) = (builder.root(), Texts { number: ranks.samples(), tokens: args.tokens });
+    let builder =
+        StoreBuilder::new(BuildOptions { layout: layout_of(&sizes.plan()?), ..options(args, device) });
+    let (root, texts) = (builder.root(), Texts { number: samples, tokens: args.tokens });
     let forward = match &sizes {
         Sizes::Bert(config) => bert(&root, config, texts)?,
         Sizes::Translation(config) => translation(&root, config, texts)?,
@@ -135,6 +140,19 @@ fn next_token(model: impl LanguageModel + 'static, texts: Texts) -> Result<Forwa
         let targets = RowTargets { labels: (&labels).into(), weights: None, over };
         model.loss(tape, &hidden, &targets, CrossEntropyOptions::default())
     }))
+}
+
+/// Builds a GPT-2 with the layout of its parameters, and its loss on one text.
+pub(crate) fn next_tokens(
+    config: &Gpt2Config,
+    tokens: usize,
+    device: &ComputeDevice,
+    layout: Option<Arc<dyn ParamLayout>>,
+) -> Result<(ParamStore, Loss)> {
+    let options = BuildOptions { device: device.clone(), layout, ..BuildOptions::default() };
+    let builder = StoreBuilder::new(options);
+    let forward = next_token(Gpt2::new(&builder.root(), config)?, Texts { number: 1, tokens })?;
+    Ok((builder.build()?, Box::new(move |tape| forward(tape, LossDivisor::Count(1)))))
 }
 
 /// Builds BERT-base with its head on 15 % of the tokens.

@@ -7,6 +7,7 @@ mod precision;
 mod rank;
 mod replica;
 mod stackgan;
+mod stages;
 mod strategy_ranks;
 
 use anyhow::{Context as _, Result};
@@ -17,6 +18,8 @@ use serde_json::{Value as Json, json};
 use crate::Common;
 use crate::peer::{Peer, torch_ranks};
 use crate::rounds::alternate;
+pub(crate) use language::next_tokens;
+
 use device::Device;
 use model::Model;
 use precision::Precision;
@@ -42,7 +45,8 @@ pub(crate) struct TrainArgs {
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     ranks: u64,
     /// The parallel strategy: ddp, zero1, zero2, fsdp, hsdp; tensor, whose ranks share the layers of language models, or sequence, whose
-    /// ranks share sequences too, both on the texts of all ranks; or none, without communication. Several, separated by commas, alternate
+    /// ranks share sequences too, and pipeline, gpipe, interleaved or zero-bubble, whose ranks compute some layers each, all on the samples
+    /// of all ranks; or none, without communication. Several, separated by commas, alternate
     /// by round and are compared with the first
     #[arg(long, default_value = "ddp", value_delimiter = ',')]
     strategy: Vec<String>,
@@ -213,6 +217,12 @@ fn check(args: &TrainArgs) -> Result<()> {
         "--peer cuts layers of gpt2, gpt-small and gpt-wide"
     );
     anyhow::ensure!(
+        common.peer.is_none()
+            || !args.strategy.iter().any(|strategy| stages::schedule_of(strategy).is_some())
+            || matches!(args.model(), Model::Gpt2 | Model::GptSmall | Model::GptWide | Model::Resnet18),
+        "--peer has stages of gpt2, gpt-small, gpt-wide and resnet18"
+    );
+    anyhow::ensure!(
         args.device == Device::Cpu || world == 1 || common.peer.is_none(),
         "--peer has one GPU; leave it out, or --ranks {world}"
     );
@@ -261,6 +271,8 @@ fn measure(args: &TrainArgs) -> Result<Json> {
                 "model": name, "batch": args.batch, "size": args.image_size, "tokens": args.tokens,
                 "cifar_stem": args.cifar_stem, "strategy": of_peer(row.strategy), "ranks": world, "threads": common.threads(),
                 "rounds": common.rounds, "precision": args.precision.of_peer(),
+                "schedule": stages::schedule_of(row.strategy),
+                "micro_batches": stages::micro_batches(args.batch * world, world),
             }))?);
         }
     }
@@ -296,6 +308,7 @@ fn of_peer(strategy: &str) -> &'static str {
     match strategy {
         "fsdp" | "zero3" => "fsdp",
         "tensor" | "sequence" => "tensor",
+        "pipeline" | "gpipe" | "interleaved" | "zero-bubble" => "pipeline",
         _ => "ddp",
     }
 }

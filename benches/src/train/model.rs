@@ -1,5 +1,7 @@
 //! The models, and a rank's part of the batch.
 
+use std::sync::Arc;
+
 use anyhow::Result;
 use candle_core::{Device, Tensor};
 use clap::ValueEnum;
@@ -9,7 +11,7 @@ use phalanx_models::{
     TextToImage,
 };
 use phalanx_tensor::loss::{self, LossDivisor};
-use phalanx_tensor::{BuildOptions, ComputeDevice, ParamStore, StoreBuilder, Tape, Value};
+use phalanx_tensor::{BuildOptions, ComputeDevice, ParamLayout, ParamStore, StoreBuilder, Tape, Value};
 
 use super::TrainArgs;
 
@@ -44,14 +46,19 @@ pub(super) enum Model {
 
 pub(super) type Forward = Box<dyn Fn(&Tape, LossDivisor) -> phalanx_tensor::Result<Value>>;
 
-/// Returns the layout of parameters, which decides the size of messages.
-pub(super) fn layout(args: &TrainArgs, device: &ComputeDevice) -> BuildOptions {
+/// Returns the options of parameters, which decide the size of messages.
+pub(super) fn options(args: &TrainArgs, device: &ComputeDevice) -> BuildOptions {
     BuildOptions { bucket_bytes: args.bucket_kib << 10, device: device.clone(), ..BuildOptions::default() }
 }
 
-/// Builds a rank's model of images and its part of the batch.
-pub(super) fn build(args: &TrainArgs, device: &ComputeDevice, batch: usize) -> Result<(ParamStore, Forward)> {
-    let builder = StoreBuilder::new(layout(args, device));
+/// Builds a rank's model of images, with the layout of its parameters, and its part of the batch.
+pub(super) fn build(
+    args: &TrainArgs,
+    device: &ComputeDevice,
+    batch: usize,
+    layout: Option<Arc<dyn ParamLayout>>,
+) -> Result<(ParamStore, Forward)> {
+    let builder = StoreBuilder::new(BuildOptions { layout, ..options(args, device) });
     let put = |tensor: &Tensor| Ok::<_, anyhow::Error>(Value::constant(device.put(tensor)?));
     let size = args.image_size;
     let images = put(&Tensor::rand(-1.0_f32, 1.0, (batch, 3, size, size), &Device::Cpu)?)?;

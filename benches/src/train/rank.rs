@@ -13,7 +13,7 @@ use phalanx_tensor::{ComputeDevice, Context};
 use super::model::{Model, build};
 use super::replica::{Replica, Step, StepCost};
 use super::strategy_ranks::StrategyRanks;
-use super::{Row, TrainArgs, language, stackgan};
+use super::{Row, TrainArgs, language, stackgan, stages};
 
 /// Builds the training step of a model with one loss.
 fn single_loss_step(
@@ -23,11 +23,14 @@ fn single_loss_step(
     device: &ComputeDevice,
     mut optimizer: impl Optimizer + 'static,
 ) -> Result<Step> {
+    if let Some(kind) = stages::schedule_of(strategy) {
+        return stages::step(args, kind, &comm, device, optimizer);
+    }
     let global = args.batch * comm.world_size();
     let ranks = StrategyRanks::new(args, strategy, comm, device)?;
     let (store, forward) = match args.model().is_language() {
-        true => language::build(args, &ranks, device)?,
-        false => build(args, device, ranks.samples())?,
+        true => language::build(args, device, ranks.samples(), &|plan| ranks.layout(plan))?,
+        false => build(args, device, ranks.samples(), None)?,
     };
     let replica = Replica::new(args, ranks, &store, device)?;
     Ok(Box::new(move |context, step| {

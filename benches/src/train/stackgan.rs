@@ -11,7 +11,7 @@ use phalanx_tensor::optim::Adam;
 use phalanx_tensor::{ComputeDevice, StoreBuilder, Tape, Value};
 
 use super::TrainArgs;
-use super::model::{Model, layout};
+use super::model::{Model, options};
 use super::replica::{Replica, Step, StepCost};
 use super::strategy_ranks::StrategyRanks;
 
@@ -43,7 +43,7 @@ pub(super) fn step(
         true => StackGanConfig { stage_one_size: size / 4, stage_two_size: size, ..StackGanConfig::new() },
         false => StackGanConfig { stage_one_size: size, ..StackGanConfig::new() },
     };
-    let builder = || StoreBuilder::new(layout(args, device));
+    let builder = || StoreBuilder::new(options(args, device));
     let (of_one, of_g, of_d) = (builder(), builder(), builder());
     let one = StageOneGenerator::new(&of_one.root(), &config)?;
     let (two, discriminator) = match second {

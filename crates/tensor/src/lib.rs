@@ -107,8 +107,9 @@ pub use store::{
 pub use tape::{
     ArithmeticCount, Block, Grads, Graph, GraphInput, GraphNode, GraphPort, KeptWeights, Listener,
     LossFactor, Op, Placement, PlacementRule, PlannedCall, PlannedValue, ReceivedGrad, Recompute, SavedValue,
-    SentOut, Session, StageMessages, StagePlan, StageRole, StageRun, Tape, TensorGroup, TracedCall,
-    TracedPass, TracedValue, Value, ValueTrace, WeightWork, take_peak_recorded_bytes,
+    SentOut, Session, StageMessages, StagePlan, StageRole, StageRun, StageShare, StageSharing, Tape,
+    TensorGroup, TracedCall, TracedPass, TracedValue, Value, ValueTrace, WeightWork,
+    take_peak_recorded_bytes,
 };
 
 /// Tests of the README's examples.

@@ -4,7 +4,7 @@ use std::sync::PoisonError;
 
 use super::Communicator;
 use crate::error::{CommError, Result};
-use crate::mailbox::Mailbox;
+use crate::mailbox::{Mailbox, Message, Timing};
 
 impl Communicator {
     fn mailbox(&self, operation: &'static str) -> Result<Mailbox> {
@@ -25,6 +25,19 @@ impl Communicator {
     /// left, or any rank is lost; [`CommError::Aborted`] if a rank gave up; [`CommError::NotOffered`] by communicators of NCCL, and
     /// of MPI without `MPI_THREAD_MULTIPLE`.
     pub fn send_to(&self, to: usize, channel: u32, bytes: &[u8]) -> Result<()> {
+        self.send_timed(to, channel, Timing::Wall, bytes)
+    }
+
+    /// As [`Communicator::send_to`], of a message that takes time by simulated clocks, too ([`Clock::Cpu`](crate::Clock::Cpu)). The thread that a
+    /// rank computes with sends it, and that of the receiver takes it by [`Communicator::recv_next`].
+    ///
+    /// # Errors
+    /// As [`Communicator::send_to`].
+    pub fn send_next(&self, to: usize, channel: u32, bytes: &[u8]) -> Result<()> {
+        self.send_timed(to, channel, Timing::Simulated, bytes)
+    }
+
+    fn send_timed(&self, to: usize, channel: u32, timing: Timing, bytes: &[u8]) -> Result<()> {
         const NAME: &str = "send to a channel";
         self.check_root(NAME, to)?;
         let length = bytes.len() as u64;
@@ -32,7 +45,7 @@ impl Communicator {
             target: "phalanx_trace::communication", "send a message", to = to as u64, channel, bytes = length
         );
         let mailbox = self.mailbox(NAME)?;
-        sending.in_scope(|| mailbox.send(to, channel, bytes))
+        sending.in_scope(|| mailbox.send(to, channel, timing, bytes))
     }
 
     /// Receives the next message on a channel from any rank; returns the rank and the bytes. Waits up to the timeout of operations.
@@ -56,6 +69,23 @@ impl Communicator {
     /// the world is broken or breaks during the wait; [`CommError::NotOffered`] by communicators of NCCL, and of MPI without
     /// `MPI_THREAD_MULTIPLE`.
     pub fn recv_any(&self, channel: u32) -> Result<(usize, Vec<u8>)> {
+        let Message { from, bytes, .. } = self.receive(channel)?;
+        Ok((from, bytes))
+    }
+
+    /// Receives the next message of the one rank that sends on a channel, by [`Communicator::send_next`]: a simulated clock is set to its
+    /// arrival. Else as [`Communicator::recv_any`].
+    ///
+    /// # Errors
+    /// As [`Communicator::recv_any`].
+    pub fn recv_next(&self, channel: u32) -> Result<Vec<u8>> {
+        let clock = self.clock();
+        let Message { bytes, due, .. } = clock.paused(|| self.receive(channel))?;
+        clock.catch_up(due);
+        Ok(bytes)
+    }
+
+    fn receive(&self, channel: u32) -> Result<Message> {
         let waiting = tracing::trace_span!(target: "phalanx_trace::waiting", "wait for a message", channel);
         let mailbox = self.mailbox("receive from any rank")?;
         waiting.in_scope(|| mailbox.receive(channel))
@@ -67,6 +97,7 @@ impl Communicator {
     /// [`CommError::PeerLost`] or [`CommError::Aborted`] if the world is broken; [`CommError::NotOffered`] by communicators of
     /// NCCL, and of MPI without `MPI_THREAD_MULTIPLE`.
     pub fn try_recv(&self, channel: u32) -> Result<Option<(usize, Vec<u8>)>> {
-        self.mailbox("receive from any rank")?.try_receive(channel)
+        let message = self.mailbox("receive from any rank")?.try_receive(channel)?;
+        Ok(message.map(|Message { from, bytes, .. }| (from, bytes)))
     }
 }

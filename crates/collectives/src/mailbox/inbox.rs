@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::Channel;
+use super::{Channel, Timing};
 use crate::error::{CommError, Result};
 use crate::failure::{Cause, Failure};
 use crate::simulated::{Clock, Port};
@@ -15,7 +15,7 @@ pub(crate) struct Inbox {
     /// This rank in the world.
     own: usize,
     failure: Arc<Failure>,
-    /// The port of messages, if their link is simulated with real waiting.
+    /// The port of messages, if their link is simulated.
     port: Option<Arc<Port>>,
     state: Mutex<State>,
     arrived: Condvar,
@@ -27,19 +27,19 @@ struct State {
     closed: bool,
 }
 
-#[derive(Debug)]
-struct Message {
-    from: usize,
-    bytes: Vec<u8>,
-    /// Its time of arrival, in nanoseconds of the machine's clock.
-    due: u64,
+/// A message.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Message {
+    /// Its sender.
+    pub(crate) from: usize,
+    pub(crate) bytes: Vec<u8>,
+    /// Its time of arrival in nanoseconds of the ranks' clock; 0 for one that takes no time.
+    pub(crate) due: u64,
 }
 
 impl Inbox {
     /// The inbox of the world's rank `own`. Messages come through `port` if links are simulated.
     pub(crate) fn new(own: usize, failure: Arc<Failure>, port: Option<Arc<Port>>) -> Arc<Self> {
-        // CPU-time clocks do not time messages that belong to no operation.
-        let port = port.filter(|port| port.clock() == Clock::Wall);
         let inbox = Arc::new(Self { own, failure, port, state: Mutex::default(), arrived: Condvar::new() });
         let waiting = Arc::downgrade(&inbox);
         inbox.failure.on_break(move || {
@@ -70,14 +70,18 @@ impl Inbox {
         self.failure.get().unwrap_or(Cause::Lost(self.own)).error(operation, 0)
     }
 
-    /// Returns the time when the last of `bytes` bytes leaves this rank; 0 without a simulated link.
-    pub(crate) fn leave(&self, bytes: usize) -> u64 {
-        self.port.as_ref().map_or(0, |port| port.leave(bytes))
+    /// Returns the time when the last of `bytes` bytes leaves this rank; 0 of a message that takes no time.
+    pub(crate) fn leave(&self, bytes: usize, timing: Timing) -> u64 {
+        let takes_time = |port: &&Arc<Port>| port.clock() == Clock::Wall || timing == Timing::Simulated;
+        self.port.as_ref().filter(takes_time).map_or(0, |port| port.leave(bytes))
     }
 
     /// Stores a message that left its sender at `left`; false if the inbox is closed.
     pub(crate) fn put(&self, from: usize, channel: Channel, bytes: Vec<u8>, left: u64) -> bool {
-        let delayed = self.port.as_ref().filter(|_| from != self.own);
+        let delayed = self.port.as_ref().filter(|port| {
+            // Only by the machine's clock do all messages take time.
+            from != self.own && (left > 0 || port.clock() == Clock::Wall)
+        });
         let due = delayed.map_or(0, |port| port.arrive(left, bytes.len()));
         let mut state = self.state();
         if state.closed {
@@ -92,8 +96,10 @@ impl Inbox {
     }
 
     /// Takes the oldest message of a channel that is due. Waits up to `at_most` for one.
-    pub(crate) fn take(&self, channel: Channel, at_most: Duration) -> Result<Option<(usize, Vec<u8>)>> {
+    pub(crate) fn take(&self, channel: Channel, at_most: Duration) -> Result<Option<Message>> {
         let until = Instant::now() + at_most;
+        // Simulated clocks are set instead of waiting.
+        let waits = self.port.as_ref().is_some_and(|port| port.clock() == Clock::Wall);
         let mut state = self.state();
         loop {
             if self.failure.is_set() {
@@ -104,7 +110,7 @@ impl Inbox {
             let mut under_way = None;
             if let Some(messages) = state.channels.get_mut(&channel) {
                 let late = messages.front().map_or(0, |message| match message.due {
-                    0 => 0,
+                    due if due == 0 || !waits => 0,
                     due => due.saturating_sub(Clock::Wall.nanos()),
                 });
                 if late == 0 {
@@ -112,7 +118,7 @@ impl Inbox {
                     if messages.is_empty() {
                         state.channels.remove(&channel);
                     }
-                    return Ok(found.map(|Message { from, bytes, .. }| (from, bytes)));
+                    return Ok(found);
                 }
                 under_way = Some(Duration::from_nanos(late));
             }

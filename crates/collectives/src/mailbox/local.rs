@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Channel, Inbox, Mail, has_left};
+use super::{Channel, Inbox, Mail, Message, Timing, has_left};
 use crate::error::Result;
 use crate::failure::Failure;
 use crate::simulated::Port;
@@ -27,19 +27,19 @@ impl LocalMail {
 }
 
 impl Mail for LocalMail {
-    fn send(&self, to: usize, channel: Channel, bytes: &[u8]) -> Result<()> {
+    fn send(&self, to: usize, channel: Channel, timing: Timing, bytes: &[u8]) -> Result<()> {
         let own = &self.inboxes[self.own];
         if own.failure().is_set() {
             return Err(own.broken(format!("send to rank {to} on channel {}", channel.number)));
         }
-        let left = if to == self.own { 0 } else { own.leave(bytes.len()) };
+        let left = if to == self.own { 0 } else { own.leave(bytes.len(), timing) };
         match self.inboxes[to].put(self.own, channel, bytes.to_vec(), left) {
             true => Ok(()),
             false => Err(has_left(to, channel)),
         }
     }
 
-    fn receive(&self, channel: Channel, at_most: Duration) -> Result<Option<(usize, Vec<u8>)>> {
+    fn receive(&self, channel: Channel, at_most: Duration) -> Result<Option<Message>> {
         self.inboxes[self.own].take(channel, at_most)
     }
 

@@ -6,7 +6,7 @@
 mod inbox;
 mod local;
 
-pub(crate) use inbox::Inbox;
+pub(crate) use inbox::{Inbox, Message};
 pub(crate) use local::LocalMail;
 
 use std::sync::Arc;
@@ -27,13 +27,22 @@ pub(crate) struct Channel {
     pub(crate) number: u32,
 }
 
+/// The clocks that a message takes time by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Timing {
+    /// The machine's clock.
+    Wall,
+    /// Simulated ones, too: of the thread that sends, and of the one that receives.
+    Simulated,
+}
+
 /// Delivery of messages to the ranks of a world, by their numbers in it.
 pub(crate) trait Mail: Send + Sync {
     /// Sends a message to a rank, which may be this one, and returns before it has arrived.
-    fn send(&self, to: usize, channel: Channel, bytes: &[u8]) -> Result<()>;
+    fn send(&self, to: usize, channel: Channel, timing: Timing, bytes: &[u8]) -> Result<()>;
 
-    /// Returns the next message of a channel and its sender. Waits up to `at_most` for one.
-    fn receive(&self, channel: Channel, at_most: Duration) -> Result<Option<(usize, Vec<u8>)>>;
+    /// Returns the next message of a channel. Waits up to `at_most` for one.
+    fn receive(&self, channel: Channel, at_most: Duration) -> Result<Option<Message>>;
 
     /// Leaves the world in good order: sent messages arrive, and no more are taken.
     fn close(&self);
@@ -55,25 +64,26 @@ impl Mailbox {
         Channel { communicator: self.communicator, number }
     }
 
-    pub(crate) fn send(&self, to: usize, channel: u32, bytes: &[u8]) -> Result<()> {
-        self.mail.send(self.members[to], self.channel(channel), bytes)
+    pub(crate) fn send(&self, to: usize, channel: u32, timing: Timing, bytes: &[u8]) -> Result<()> {
+        self.mail.send(self.members[to], self.channel(channel), timing, bytes)
     }
 
-    pub(crate) fn try_receive(&self, channel: u32) -> Result<Option<(usize, Vec<u8>)>> {
+    pub(crate) fn try_receive(&self, channel: u32) -> Result<Option<Message>> {
         self.within(channel, Duration::ZERO)
     }
 
-    pub(crate) fn receive(&self, channel: u32) -> Result<(usize, Vec<u8>)> {
+    pub(crate) fn receive(&self, channel: u32) -> Result<Message> {
         let seconds = self.timeout.as_secs_f64();
         self.within(channel, self.timeout)?.ok_or(CommError::NoMessage { channel, seconds })
     }
 
-    fn within(&self, channel: u32, at_most: Duration) -> Result<Option<(usize, Vec<u8>)>> {
-        let Some((from, bytes)) = self.mail.receive(self.channel(channel), at_most)? else { return Ok(None) };
-        match self.members.iter().position(|member| *member == from) {
-            Some(place) => Ok(Some((place, bytes))),
+    /// The sender of what this returns is a rank of the communicator.
+    fn within(&self, channel: u32, at_most: Duration) -> Result<Option<Message>> {
+        let Some(message) = self.mail.receive(self.channel(channel), at_most)? else { return Ok(None) };
+        match self.members.iter().position(|member| *member == message.from) {
+            Some(from) => Ok(Some(Message { from, ..message })),
             None => Err(CommError::Mismatch {
-                rank: from,
+                rank: message.from,
                 ours: format!("receive from any rank on channel {channel}"),
                 theirs: format!("a message on channel {channel} of a communicator that it is not in"),
             }),

@@ -11,7 +11,7 @@ use super::partition::part_of;
 use super::raw::{Comm, DATA, HEADER, SendRequest};
 use super::world::World;
 use crate::error::{CommError, Result};
-use crate::mailbox::{Channel, Inbox, LONGEST, Mail};
+use crate::mailbox::{Channel, Inbox, LONGEST, Mail, Message, Timing};
 
 /// Bytes before the pieces of a message: the communicator, the channel and the length.
 const ENVELOPE: usize = 16;
@@ -110,7 +110,7 @@ impl MpiMail {
 }
 
 impl Mail for MpiMail {
-    fn send(&self, to: usize, channel: Channel, bytes: &[u8]) -> Result<()> {
+    fn send(&self, to: usize, channel: Channel, _: Timing, bytes: &[u8]) -> Result<()> {
         self.world.check_failure()?;
         if to == self.inbox.own() {
             self.inbox.put(to, channel, bytes.to_vec(), 0);
@@ -142,7 +142,7 @@ impl Mail for MpiMail {
         }
     }
 
-    fn receive(&self, channel: Channel, at_most: Duration) -> Result<Option<(usize, Vec<u8>)>> {
+    fn receive(&self, channel: Channel, at_most: Duration) -> Result<Option<Message>> {
         let (until, mut backoff) = (Instant::now() + at_most, Backoff::new());
         loop {
             self.take_in()?;

@@ -152,7 +152,8 @@ pub fn mail(bytes: &[u8]) {
             let _ = mail::read(&inbox, 1, bytes.take(1 << 20)).await;
         });
         let channel = Channel { communicator: 1, number: 2 };
-        while let Ok(Some((from, _))) = inbox.take(channel, Duration::ZERO) {
+        while let Ok(Some(message)) = inbox.take(channel, Duration::ZERO) {
+            let from = message.from;
             assert_eq!(from, 1);
         }
     }

@@ -17,7 +17,7 @@ use crate::control::{ControlPlane, Peer};
 use crate::encrypted::is_altered;
 use crate::error::{CommError, Result};
 use crate::failure::Cause;
-use crate::mailbox::{Channel, Inbox, LONGEST, Mail, has_left};
+use crate::mailbox::{Channel, Inbox, LONGEST, Mail, Message, Timing, has_left};
 use crate::rendezvous::introductions::{Introductions, PAUSE, RefusalLog, most_introductions};
 use crate::rendezvous::{AcceptedPeer, MAIL_INTRODUCTION, WorldIdentity};
 use crate::security::Purpose;
@@ -136,7 +136,7 @@ impl ProcessMail {
 }
 
 impl Mail for ProcessMail {
-    fn send(&self, to: usize, channel: Channel, bytes: &[u8]) -> Result<()> {
+    fn send(&self, to: usize, channel: Channel, timing: Timing, bytes: &[u8]) -> Result<()> {
         let inbox = &self.options.inbox;
         let operation = || format!("send to rank {to} on channel {}", channel.number);
         if inbox.failure().is_set() {
@@ -154,7 +154,7 @@ impl Mail for ProcessMail {
         message.extend_from_slice(&channel.communicator.to_le_bytes());
         message.extend_from_slice(&channel.number.to_le_bytes());
         message.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
-        message.extend_from_slice(&inbox.leave(bytes.len()).to_le_bytes());
+        message.extend_from_slice(&inbox.leave(bytes.len(), timing).to_le_bytes());
         message.extend_from_slice(bytes);
         let len = message.len();
         let room = |state: &SendState| state.ended || state.waiting == 0 || state.waiting + len <= QUEUE;
@@ -172,7 +172,7 @@ impl Mail for ProcessMail {
         Ok(())
     }
 
-    fn receive(&self, channel: Channel, at_most: Duration) -> Result<Option<(usize, Vec<u8>)>> {
+    fn receive(&self, channel: Channel, at_most: Duration) -> Result<Option<Message>> {
         self.options.inbox.take(channel, at_most)
     }
 

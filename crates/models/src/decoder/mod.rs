@@ -177,7 +177,8 @@ impl LanguageModel for Decoder {
         let mut x = run(tape, first, std::slice::from_ref(&input.tokens))?;
         let (new, starts) = (input.tokens.dims()[1], input.starts.as_ref());
         for (layer, cache) in self.layers.iter().zip(cache.grow(new)) {
-            x = tape.in_block(layer.name(), || layer.compute(tape, &x, [&cos, &sin], starts, Some(cache)))?;
+            x =
+                tape.run_as(layer.name(), &x, |x| layer.compute(tape, x, [&cos, &sin], starts, Some(cache)))?;
         }
         run(tape, last, &[x])
     }

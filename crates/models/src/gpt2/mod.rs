@@ -153,8 +153,8 @@ impl LanguageModel for Gpt2 {
             tape.run(first, &[input.tokens.clone(), input.positions.clone()])?.pop().ok_or_else(absent)?;
         let new = input.tokens.dims()[1];
         for (layer, cache) in self.layers.iter().zip(cache.grow(new)) {
-            x =
-                tape.in_block(layer.name(), || layer.compute(tape, &x, input.starts.as_ref(), Some(cache)))?;
+            x = tape
+                .run_as(layer.name(), &x, |x| layer.compute(tape, x, input.starts.as_ref(), Some(cache)))?;
         }
         tape.run(last, &[x])?.pop().ok_or_else(absent)
     }

@@ -85,11 +85,12 @@ impl LanguageModel for TranslationSource<'_> {
         let &[rows, new] = input.tokens.dims() else { return Ok(input.tokens.clone()) };
         let lengths = self.lengths(rows)?;
         let embeddings = &model.embeddings[1];
-        let mut x = tape.in_block(&embeddings.name, || embeddings.at(tape, &input.tokens, seen))?;
+        let mut x =
+            tape.run_as(&embeddings.name, &input.tokens, |tokens| embeddings.at(tape, tokens, seen))?;
         for ((layer, kept), cache) in model.decoder.iter().zip(&self.kept).zip(cache.grow(new)) {
             let kept = self.for_rows(tape, kept, rows)?;
             let source = Source { kept: Some(&kept), states: None, lengths: &lengths };
-            x = tape.in_block(layer.name(), || layer.decode(tape, &x, &source, Some(cache)))?;
+            x = tape.run_as(layer.name(), &x, |x| layer.decode(tape, x, &source, Some(cache)))?;
         }
         model.finish(tape, 1, x)
     }

@@ -1,5 +1,10 @@
 //! Trainings whose model is in stages: the curve of one rank with as many micro-batches, and checkpoints of any mesh.
 
+use std::collections::BTreeMap;
+use std::fs;
+
+use serde_json::Value;
+
 use crate::curves::{assert_near, assert_within, curve, follows_one_rank, tiny_gpt as resolved};
 use crate::harness::engine::{Recorder, run_in, words};
 use crate::harness::results::{checkpoint, contents};
@@ -58,6 +63,39 @@ fn stages_follow_one_rank() {
     for name in ["dp", "zero2", "fsdp", "fsdp-zero-bubble"] {
         assert!(contents(&checkpoint(&place.path(name), 5)) == expected, "{name}: the checkpoints differ");
     }
+}
+
+/// Skips go over stages, and conditions to all of them; with other axes on four and eight ranks.
+#[test]
+fn a_diffusion_network_in_stages_follows_one_rank() {
+    let place = Place::new();
+    let unet = |ranks: usize, further: &str| {
+        let common = "data.images=24 data.test_images=8 model.kind=diffusion model.image_size=16 model.widths=[8,16] \
+            model.attention=[false,true] model.groups=4 model.heads=4 model.text_width=16 model.text_layers=1 model.text_heads=4 \
+            model.text_context=12 model.sample_steps=2 model.drop_text=0.3 model.dropout=0.1 train.global_batch=8 train.threads=1 \
+            train.clip_norm=0.5 train.ema=0.9 eval.enabled=false log.every=1 sample.rows=1 sample.columns=1 train.steps=3";
+        let own = format!("train.ranks={ranks}");
+        let resolved =
+            phalanx::program().resolve("tiny", &words(&[common, &own, further])).expect("known settings");
+        resolved.validate().unwrap_or_else(|error| panic!("{further}: {error}"));
+        resolved
+    };
+    let one = curve(&place.path("one"), &unet(1, "train.accumulate=4"));
+    let meshes = [
+        ("two", 2, "parallel.pipeline=2 train.accumulate=4 pipeline.schedule=zero-bubble train.recompute=1"),
+        ("four", 4, "parallel.pipeline=4 train.accumulate=4"),
+        (
+            "turns",
+            2,
+            "parallel.pipeline=2 train.accumulate=4 pipeline.schedule=interleaved pipeline.chunks=2",
+        ),
+        ("fsdp", 4, "parallel.pipeline=2 parallel.shard=2 train.strategy=fsdp train.accumulate=2"),
+        ("tensor", 4, "parallel.pipeline=2 parallel.tensor=2 train.accumulate=4"),
+        ("all", 8, "parallel.pipeline=2 parallel.tensor=2 parallel.replicate=2 train.accumulate=2"),
+    ];
+    side_by_side(meshes, |(name, ranks, further)| {
+        assert_within(1e-4, name, &curve(&place.path(name), &unet(ranks, further)), &one);
+    });
 }
 
 #[test]
@@ -181,6 +219,52 @@ fn measures_of_earlier_stages_are_told() {
     assert_near("three", &measures("three", 3, "parallel.pipeline=3 pipeline.micro_batches=1"), &one);
 }
 
+/// Texts, pictures and evaluations that read numbers between passes go through the stages, and have the bits of one rank. Weights stay as
+/// they are, since they would be added up in another order.
+#[test]
+fn samples_of_stages_are_those_of_one_rank() {
+    let place = Place::new();
+    let common = "train.threads=1 train.global_batch=8 train.steps=2 log.every=1 optim.lr=1e-30 optim.weight_decay=0 sample.every=1 \
+        sample.rows=2 sample.columns=2 sample.tokens=12 data.images=16 data.test_images=8 eval.limit=8";
+    let run = |preset: &str, name: &str, ranks: usize, further: &str| {
+        let sets: Vec<String> =
+            words(&[common, further]).iter().map(|setting| format!("--set {setting}")).collect();
+        place.succeed(&format!("train {preset} --ranks {ranks} --out {name} {}", sets.join(" ")));
+        let samples = place.path(name).join("samples");
+        let sample =
+            ["txt", "png"].map(|ending| fs::read(samples.join(format!("step-00000002.{ending}"))).ok());
+        let metrics = fs::read_to_string(place.path(name).join("metrics.jsonl")).expect("reads");
+        let last: BTreeMap<String, Value> =
+            serde_json::from_str(metrics.lines().last().expect("a line")).expect("is JSON");
+        let tested = last.into_iter().filter(|(key, _)| key.starts_with("test_"));
+        let tested: BTreeMap<String, f64> =
+            tested.map(|(key, number)| (key, number.as_f64().expect("a number"))).collect();
+        assert!(!tested.is_empty(), "{name} was evaluated");
+        (sample.into_iter().flatten().next(), tested)
+    };
+    // A generator and two discriminators, CLIP that looks at pictures, and two phases; its batch norms need two samples.
+    let gan = "model.gf_dim=4 model.df_dim=3 model.stage2_gf_dim=4 model.stage2_df_dim=3 train.accumulate=2";
+    let cases = [
+        ("tiny-gpt", "", true, 2, "parallel.pipeline=2"),
+        ("tiny-gpt", "", true, 3, "parallel.pipeline=3"),
+        ("tiny-gpt", "", true, 4, "parallel.pipeline=2 parallel.shard=2 train.strategy=fsdp"),
+        ("tiny", "model.widths=[16,16]", true, 3, "parallel.pipeline=3"),
+        ("tiny-translation", "", false, 2, "parallel.pipeline=2"),
+        ("shapes-stackgan", gan, true, 2, "parallel.pipeline=2"),
+    ];
+    side_by_side(cases.into_iter().enumerate(), |(at, (preset, further, has_samples, ranks, stages))| {
+        let one = run(preset, &format!("one-{at}"), 1, further);
+        let found = run(preset, &format!("stages-{at}"), ranks, &format!("{further} {stages}"));
+        assert_eq!(one.0.is_some(), has_samples, "{preset}");
+        assert!(found.0 == one.0, "{preset}, {stages}: other samples");
+        assert!(found.1.keys().eq(one.1.keys()), "{preset}, {stages}: {found:?}");
+        for ((name, found), expected) in found.1.iter().zip(one.1.values()) {
+            let near = (found - expected).abs() <= 1e-5 * expected.abs().max(1e-3);
+            assert!(near, "{preset}, {stages}: {name} is {found}, and {expected} of one rank");
+        }
+    });
+}
+
 #[test]
 fn settings_that_do_not_go_with_stages_are_refused() {
     let refused = |further: &str| {
@@ -196,7 +280,6 @@ fn settings_that_do_not_go_with_stages_are_refused() {
         ("train.logical_ranks=2", "logical ranks are parts of the data on one rank each"),
         ("elastic.min=1", "a rank that leaves takes its stage along"),
         ("optim.kind=muon", "would be turned by each"),
-        ("sample.every=2", "no rank has the whole model; draw them from a checkpoint"),
     ] {
         let error = refused(further);
         assert!(error.contains("parallel.pipeline = 2 does not go with") && error.contains(told), "{error}");
@@ -224,13 +307,6 @@ fn stages_are_found_before_ranks_meet() {
     );
     let told = fail(9, "--set train.global_batch=18 --set model.layers=1");
     assert!(told.contains("blocks, which cannot make 9 stages: choose fewer"), "{told}");
-    for preset in ["tiny-translation", "shapes-stackgan --set sample.every=0"] {
-        let told = place.fail(&format!("train {preset} --ranks 2 --parallel pipeline=2 --steps 1 --out run"));
-        assert!(
-            told.contains("reads numbers between passes") && told.contains("eval.enabled = false"),
-            "{told}"
-        );
-    }
     let told = place.fail("train tiny-gpt --set pipeline.chunks=2 --steps 1 --out run");
     assert!(
         told.contains("pipeline.chunks is for models in stages: give parallel.pipeline, their number"),

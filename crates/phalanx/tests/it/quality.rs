@@ -64,11 +64,16 @@ fn judges_say_the_same_on_any_number_of_ranks_and_in_eval() {
     let judges = ["quality.judges=[\"attributes\",\"clip\"]", "quality.samples=24", "quality.batch=7"];
     let base = ["model.widths=[8,8]", "sample.rows=1", "eval.enabled=false", "train.ema=0.0"];
     let mut measured = Vec::new();
-    for (name, ranks, strategy) in
-        [("one", 1, "ddp"), ("fsdp", 2, "fsdp"), ("dp", 2, "dp"), ("three", 3, "ddp")]
-    {
+    for (name, ranks, strategy, stages) in [
+        ("one", 1, "ddp", 1),
+        ("fsdp", 2, "fsdp", 1),
+        ("dp", 2, "dp", 1),
+        ("three", 3, "ddp", 1),
+        ("stages", 4, "ddp", 2),
+    ] {
         let (ranks, strategy) = (format!("train.ranks={ranks}"), format!("train.strategy={strategy}"));
-        train(&place, "shapes-cvae", name, 2, &[&judges[..], &base, &[&ranks, &strategy]].concat());
+        let stages = format!("parallel.pipeline={stages}");
+        train(&place, "shapes-cvae", name, 2, &[&judges[..], &base, &[&ranks, &strategy, &stages]].concat());
         measured.push(last(&place.path(name)));
     }
     // The real pictures and their judges are the same everywhere, to the bit where nothing is added up in another order.

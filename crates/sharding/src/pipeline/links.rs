@@ -9,10 +9,12 @@ use phalanx_collectives::{Clock, Communicator};
 use phalanx_tensor::host::with_host_bytes;
 use phalanx_tensor::{Array, StageMessages};
 
+use super::device_pairs::DevicePairs;
+use super::message::MessageTag;
 use crate::{Result, ShardingError};
 
 /// The settings of one rank of a pipeline.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct PipelineOptions {
     /// The element type of parameters.
     pub dtype: DType,
@@ -20,22 +22,8 @@ pub struct PipelineOptions {
     pub first_channel: u32,
     /// The clock that waiting is timed by.
     pub clock: Clock,
-}
-
-/// A message from one chunk to another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct MessageTag {
-    pub(super) from: usize,
-    pub(super) to: usize,
-    pub(super) value: usize,
-    pub(super) micro: usize,
-}
-
-impl std::fmt::Display for MessageTag {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { from, to, value, micro } = self;
-        write!(f, "value {value} of micro-batch {micro} from stage {from} to stage {to}")
-    }
+    /// The ways of messages in the memory of GPUs, if arrays lie there.
+    pub pairs: Option<Arc<DevicePairs>>,
 }
 
 /// The bytes before the elements of a message: value and micro-batch.
@@ -55,6 +43,7 @@ pub(super) struct StageLinks {
     /// The clock that waiting is timed by.
     clock: Clock,
     traffic: Mutex<StageTraffic>,
+    pairs: Option<Arc<DevicePairs>>,
 }
 
 /// The messages of a rank to other stages so far.
@@ -64,14 +53,14 @@ pub struct StageTraffic {
     pub bytes_sent: u64,
     /// Bytes received.
     pub bytes_received: u64,
-    /// The time in which passes waited for messages: the bubble, and what messages take.
+    /// The time in which passes waited for messages: the bubble, and what messages take. On GPUs the host does not know.
     pub waited: Duration,
 }
 
 impl StageLinks {
     pub(super) fn new(comm: Communicator, places: Vec<usize>, options: PipelineOptions) -> Self {
-        let PipelineOptions { first_channel, clock, .. } = options;
-        Self { comm, places, first_channel, own: Mutex::default(), clock, traffic: Mutex::default() }
+        let PipelineOptions { first_channel, clock, pairs, .. } = options;
+        Self { comm, places, first_channel, own: Mutex::default(), clock, traffic: Mutex::default(), pairs }
     }
 
     /// The messages so far.
@@ -81,6 +70,11 @@ impl StageLinks {
 
     fn count(&self, change: impl FnOnce(&mut StageTraffic)) {
         change(&mut self.traffic.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// The time by the clock of waiting.
+    pub(super) fn now(&self) -> Duration {
+        self.clock.now()
     }
 
     /// Tells all ranks that this one gives up.
@@ -100,6 +94,10 @@ impl StageLinks {
             own.entry(tag).or_default().push_back(array.clone());
             return Ok(());
         }
+        if let Some(pairs) = &self.pairs {
+            self.count(|traffic| traffic.bytes_sent += bytes_of(array.shape(), array.dtype()));
+            return pairs.send(tag, array);
+        }
         let host = array.contiguous()?.host("send to another stage")?.flatten_all()?;
         let mut bytes = Vec::new();
         with_host_bytes(&host, |elements| {
@@ -109,7 +107,12 @@ impl StageLinks {
             bytes.extend_from_slice(elements);
         })?;
         self.count(|traffic| traffic.bytes_sent += bytes.len() as u64);
-        self.comm.send_to(to, self.channel(tag), &bytes).map_err(|error| lost("sending", tag, &error))
+        self.comm.send_next(to, self.channel(tag), &bytes).map_err(|error| tag.lost("sending", &error))
+    }
+
+    /// Ends the messages of a step.
+    pub(super) fn finish(&self) -> Result<()> {
+        self.pairs.as_ref().map_or(Ok(()), |pairs| pairs.finish())
     }
 
     /// Waits for an array.
@@ -120,9 +123,13 @@ impl StageLinks {
             return array
                 .ok_or_else(|| ShardingError::Pipeline(format!("{tag} was not made before it is used")));
         }
+        if let Some(pairs) = &self.pairs {
+            self.count(|traffic| traffic.bytes_received += bytes_of(shape, dtype));
+            return pairs.receive(tag, shape, dtype);
+        }
         let begun = self.clock.now();
-        let (_, bytes) =
-            self.comm.recv_any(self.channel(tag)).map_err(|error| lost("waiting for", tag, &error))?;
+        let bytes =
+            self.comm.recv_next(self.channel(tag)).map_err(|error| tag.lost("waiting for", &error))?;
         let waited = self.clock.now().saturating_sub(begun);
         self.count(|traffic| {
             traffic.bytes_received += bytes.len() as u64;
@@ -150,9 +157,9 @@ impl StageLinks {
     }
 }
 
-/// The error of a message that cannot come or go.
-fn lost(what: &str, tag: MessageTag, error: &phalanx_collectives::CommError) -> ShardingError {
-    ShardingError::Pipeline(format!("{what} {tag}: {error}"))
+/// The bytes of an array.
+fn bytes_of(shape: &Shape, dtype: DType) -> u64 {
+    (shape.elem_count() * dtype.size_in_bytes()) as u64
 }
 
 /// The messages of a chunk's forward pass over a micro-batch.

@@ -4,20 +4,27 @@
 //! before anything runs, and [`PipelineSchedule::play`] tells when each pass runs, at given seconds of passes and messages.
 
 mod check;
+mod device_pairs;
 mod division;
 mod kinds;
 mod links;
+mod message;
 mod order;
 mod play;
 mod run;
 mod schedule;
+mod shared_stages;
+mod sharing;
 mod stage_params;
 
 pub use check::{ScheduleCheck, ScheduleLimits};
+pub use device_pairs::DevicePairs;
 pub use division::DividedPass;
 pub use links::{PipelineOptions, StageTraffic};
 pub use order::BlockOrder;
 pub use play::{PassSeconds, PlayCosts, PlayedWork, SentValue, Timeline};
-pub use run::{Pipeline, StageForward, StagePasses};
+pub use run::{PassTotal, Pipeline, StageForward, StagePasses};
 pub use schedule::{PipelineSchedule, PipelineSizes, StagePass, StageWork};
+pub use shared_stages::SharedStages;
+pub use sharing::shared_blocks;
 pub use stage_params::StageParams;

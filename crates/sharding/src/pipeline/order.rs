@@ -10,7 +10,7 @@ use crate::{Result, ShardingError};
 /// The operations that a block counts at least: it runs some ops, also without products.
 const LEAST: u64 = 1;
 
-/// The blocks that may run again on their own results: a table that is the head, too.
+/// The trained blocks that may run again on results of later ones: a table that is the head, too.
 const MOST_AGAIN: usize = 2;
 
 /// A block at its place in the order.
@@ -19,10 +19,12 @@ struct PlacedBlock {
     block: Arc<str>,
     /// The operations of its calls in all passes.
     operations: u64,
+    /// True if a pass trains it.
+    is_trained: bool,
 }
 
 /// The blocks of the passes of a training in an order in which values flow forward. A block that runs again on results of later ones,
-/// such as a table that is the head, too, has a second place.
+/// such as a table that is the head, too, has a second place, and so has a network that is not trained and looks at several things.
 #[derive(Debug, Clone)]
 pub struct BlockOrder {
     places: Vec<PlacedBlock>,
@@ -34,7 +36,7 @@ impl BlockOrder {
     /// Finds the order of the blocks of passes: the phases of a step, and an evaluation.
     ///
     /// # Errors
-    /// [`ShardingError::Pipeline`] if blocks run again on results of later ones, as a network does that reads its own output, or a
+    /// [`ShardingError::Pipeline`] if trained blocks run again on results of later ones, as a network does that reads its own output, or a
     /// parameter lies outside of blocks.
     pub fn of(passes: &[&TracedPass]) -> Result<Self> {
         let mut order = Self { places: Vec::new(), calls: Vec::new() };
@@ -42,6 +44,10 @@ impl BlockOrder {
             let calls = order.place(pass);
             for (call, place) in pass.calls.iter().zip(&calls) {
                 order.places[*place].operations += call.operations.max(LEAST);
+            }
+            let trained = pass.values.iter().filter(|value| value.param.is_some() && value.needs_grad);
+            for call in trained.filter_map(|value| value.call) {
+                order.places[calls[call]].is_trained = true;
             }
             order.calls.push(calls);
         }
@@ -58,9 +64,10 @@ impl BlockOrder {
         }
     }
 
-    /// True for a place of a block that has an earlier one.
+    /// True for a place of a trained block that has an earlier one.
     fn is_again(&self, at: usize) -> bool {
-        self.places[..at].iter().any(|earlier| earlier.block == self.places[at].block)
+        let place = &self.places[at];
+        place.is_trained && self.places[..at].iter().any(|earlier| earlier.block == place.block)
     }
 
     /// Returns the place of each call of a pass; adds the places that it needs.
@@ -95,7 +102,7 @@ impl BlockOrder {
         let known =
             self.places.iter().enumerate().position(|(at, place)| at >= after && place.block == *block);
         known.unwrap_or_else(|| {
-            self.places.push(PlacedBlock { block: block.clone(), operations: 0 });
+            self.places.push(PlacedBlock { block: block.clone(), operations: 0, is_trained: false });
             self.places.len() - 1
         })
     }

@@ -1,14 +1,17 @@
 //! Running a schedule: one rank's passes of a step, with messages between chunks.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use candle_core::DType;
 use phalanx_collectives::Communicator;
 use phalanx_tensor::{LossFactor, SentOut, StageRole, StageRun, Tape, Value, WeightWork};
+use tracing::Span;
 
 use super::division::DividedPass;
-use super::links::{ForwardMessages, MessageTag, PipelineOptions, StageLinks, StageTraffic};
+use super::links::{ForwardMessages, PipelineOptions, StageLinks, StageTraffic};
+use super::message::MessageTag;
 use super::play::SentValue;
 use super::schedule::{PipelineSchedule, StagePass, StageWork};
 use crate::{Result, ShardingError};
@@ -56,6 +59,38 @@ struct WeightPass {
     work: WeightWork,
 }
 
+/// Returns the trace span of a pass.
+fn span_of(StageWork { pass, chunk, micro }: StageWork) -> Span {
+    let (chunk, micro_batch) = (chunk as u64, micro as u64);
+    match pass {
+        StagePass::Forward => {
+            tracing::trace_span!(target: "phalanx_trace::compute", "forward of a stage", chunk, micro_batch)
+        }
+        StagePass::Backward => {
+            tracing::trace_span!(target: "phalanx_trace::compute", "backward of a stage", chunk, micro_batch)
+        }
+        StagePass::BackwardInput => {
+            tracing::trace_span!(target: "phalanx_trace::compute", "backward of inputs", chunk, micro_batch)
+        }
+        StagePass::BackwardWeight => {
+            tracing::trace_span!(target: "phalanx_trace::compute", "backward of weights", chunk, micro_batch)
+        }
+    }
+}
+
+/// The passes of a kind over a chunk so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PassTotal {
+    /// The chunk.
+    pub chunk: usize,
+    /// The kind.
+    pub pass: StagePass,
+    /// Their number.
+    pub passes: u64,
+    /// Their time, without the waiting for messages.
+    pub time: Duration,
+}
+
 /// A pass that is not over.
 #[derive(Debug)]
 enum OpenPass {
@@ -72,6 +107,7 @@ pub struct Pipeline {
     from: Arc<BTreeMap<usize, usize>>,
     rank: usize,
     dtype: DType,
+    totals: Mutex<BTreeMap<(usize, StagePass), PassTotal>>,
 }
 
 impl Pipeline {
@@ -95,13 +131,44 @@ impl Pipeline {
         schedule.check(&pass.sent, super::ScheduleLimits { buffers, kept: None })?;
         let from = Arc::new(pass.sent.iter().map(|sent| (sent.value, sent.from)).collect());
         let rank = comm.rank();
+        let dtype = options.dtype;
         let links = Arc::new(StageLinks::new(comm, places, options));
-        Ok(Self { schedule, pass, links, from, rank, dtype: options.dtype })
+        Ok(Self { schedule, pass, links, from, rank, dtype, totals: Mutex::default() })
     }
 
     /// The messages to other stages so far.
     pub fn traffic(&self) -> StageTraffic {
         self.links.traffic()
+    }
+
+    /// The time of this rank's passes so far, without the waiting for messages, by chunk.
+    pub fn pass_totals(&self) -> Vec<PassTotal> {
+        self.totals().values().copied().collect()
+    }
+
+    fn totals(&self) -> MutexGuard<'_, BTreeMap<(usize, StagePass), PassTotal>> {
+        self.totals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs one pass and adds up its time.
+    fn timed<P: StagePasses>(
+        &self,
+        passes: &mut P,
+        (work, more): (StageWork, bool),
+        live: &mut BTreeMap<(usize, usize), OpenPass>,
+    ) -> Result<(), P::Error> {
+        let StageWork { pass, chunk, .. } = work;
+        let span = span_of(work);
+        let (begun, waited) = (self.links.now(), self.traffic().waited);
+        span.in_scope(|| self.work(passes, (work, more), live))?;
+        let time = self.links.now().saturating_sub(begun);
+        let waited = self.traffic().waited.saturating_sub(waited);
+        let mut totals = self.totals();
+        let total =
+            totals.entry((chunk, pass)).or_insert(PassTotal { chunk, pass, passes: 0, time: Duration::ZERO });
+        total.passes += 1;
+        total.time += time.saturating_sub(waited);
+        Ok(())
     }
 
     /// Runs this rank's forward and backward passes of a step.
@@ -113,10 +180,10 @@ impl Pipeline {
         let works = &self.schedule.ranks[self.rank];
         let last = works.iter().rposition(|work| work.pass != StagePass::Forward);
         for (at, work) in works.iter().enumerate() {
-            self.work(passes, (*work, Some(at) != last), &mut live)
+            self.timed(passes, (*work, Some(at) != last), &mut live)
                 .inspect_err(|error| self.links.abort(&format!("{work}: {error}")))?;
         }
-        Ok(())
+        self.links.finish().map_err(P::Error::from)
     }
 
     /// Runs one pass; `more` says whether other backward passes follow.
@@ -163,7 +230,7 @@ impl Pipeline {
         for work in self.schedule.ranks[self.rank].iter().filter(|work| work.pass == StagePass::Forward) {
             self.forward(passes, work.chunk, work.micro)?;
         }
-        Ok(())
+        self.links.finish().map_err(P::Error::from)
     }
 
     /// Runs a forward pass, and sends the values that other chunks need.

@@ -36,6 +36,18 @@ impl StageParams {
         sets.map(|ranks| ranks.iter().copied().collect()).collect()
     }
 
+    /// The rank that computes a block in passes that were not divided: that of its first call, or the first one that holds one of its
+    /// parameters. A block that no pass calls and that has no parameters is computed by the first rank.
+    pub(super) fn rank_of_block(&self, block: &str) -> usize {
+        let holds = |param: &str| param.strip_prefix(block).is_some_and(|rest| rest.starts_with('.'));
+        let of_params = || {
+            let mut near =
+                self.params.range(block.to_owned()..).take_while(|(param, _)| param.starts_with(block));
+            near.find(|(param, _)| holds(param)).and_then(|(_, ranks)| ranks.first().copied())
+        };
+        self.blocks.get(block).copied().or_else(of_params).unwrap_or_default()
+    }
+
     /// Returns the layout of the parameters of a rank, of which `within` may be a layout of portions.
     pub fn layout(
         self: &Arc<Self>,

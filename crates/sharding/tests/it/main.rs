@@ -1,6 +1,7 @@
 //! Integration tests, as one program.
 
 mod agreement;
+mod bubbles;
 #[path = "../../../tensor/tests/checking/mod.rs"]
 mod checking;
 mod collective;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use phalanx_collectives::{Clock, Communicator};
+use phalanx_collectives::Communicator;
 use phalanx_sharding::ShardingError;
 use phalanx_sharding::pipeline::{
     BlockOrder, Pipeline, PipelineOptions, PipelineSchedule, PipelineSizes, StageForward, StageParams,
@@ -84,7 +84,7 @@ fn alone(case: &Case, micros: usize, recompute: Recompute) -> Outcome {
 }
 
 /// The passes of a rank.
-struct Passes {
+pub(crate) struct Passes {
     model: Model,
     recompute: Recompute,
     losses: BTreeMap<usize, f64>,
@@ -92,7 +92,7 @@ struct Passes {
 
 /// The errors of passes.
 #[derive(Debug)]
-struct Failure(String);
+pub(crate) struct Failure(String);
 
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -134,21 +134,31 @@ fn on_rank(
     schedule: PipelineSchedule,
     recompute: Recompute,
 ) -> Result<Outcome, Failure> {
+    let (pipeline, mut passes) = rank_of(comm, case, schedule, recompute)?;
+    pipeline.run(&mut passes)?;
+    let gradients = gradients(&passes.model.store);
+    Ok(Outcome { gradients, losses: passes.losses.into_values().collect() })
+}
+
+/// Makes one of the ranks.
+pub(crate) fn rank_of(
+    comm: Communicator,
+    case: &Case,
+    schedule: PipelineSchedule,
+    recompute: Recompute,
+) -> Result<(Pipeline, Passes), Failure> {
     let traced = trace(case, recompute);
     let order = BlockOrder::of(&[&traced])?;
     let first = order.equal_work(&[&traced], schedule.num_chunks())?;
     let pass = order.divide(0, &traced, &first)?;
-    let rank = comm.rank();
+    let (rank, clock) = (comm.rank(), comm.clock());
     let mut params = StageParams::default();
     params.add(&pass, &schedule.ranks_of_chunks()?);
-    let options = PipelineOptions { dtype: DType::F64, first_channel: 100, clock: Clock::Wall };
+    let options = PipelineOptions { dtype: DType::F64, first_channel: 100, clock, pairs: None };
     let pipeline = Pipeline::new(comm, schedule, pass, options)?;
     let layout = Arc::new(params).layout(rank, None);
     let model = build(case, ComputeDevice::host(), Some(layout));
-    let mut passes = Passes { model, recompute, losses: BTreeMap::new() };
-    pipeline.run(&mut passes)?;
-    let gradients = gradients(&passes.model.store);
-    Ok(Outcome { gradients, losses: passes.losses.into_values().collect() })
+    Ok((pipeline, Passes { model, recompute, losses: BTreeMap::new() }))
 }
 
 /// A linear layer that also passes its input on.

@@ -127,19 +127,26 @@ impl Tape {
             .ok_or_else(|| TensorError::shape("run_as", format!("block `{name}` must give one output")))
     }
 
-    /// As [`Tape::run_as`], of a function with any result, outside of pipelines: steps of generation.
+    /// As [`Tape::run_as`], of a function with any result. In a pipeline only passes whose values all ranks get ([`StageRole::Share`])
+    /// have such calls, and what these find stays with the rank that computes the block: keys and values that later calls of it read.
     ///
     /// # Errors
     /// Errors of the function and of the listener.
+    ///
+    /// [`StageRole::Share`]: super::StageRole::Share
     pub fn in_block<R>(&self, name: &str, run: impl FnOnce() -> Result<R>) -> Result<R> {
         let name: Arc<str> = name.into();
         self.count_block();
-        if self.session().stage.is_some() {
+        let Some(stage) = &self.stage else { return self.announced(&name, run) };
+        if stage.share().is_none() {
             let problem =
                 format!("block `{name}` runs a function whose values the ranks of a pipeline cannot send");
             return Err(TensorError::Backward(problem));
         }
-        self.announced(&name, run)
+        stage.enter(&name)?;
+        let result = self.announced(&name, run);
+        stage.leave();
+        result
     }
 
     /// Runs the block without recording, and records one node that recomputes it in backward.

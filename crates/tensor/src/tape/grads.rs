@@ -125,9 +125,10 @@ impl<'a> Grads<'a> {
 }
 
 impl Grads<'_> {
-    /// Leaves gradients of parameters for later: until the next op of backward waits for other ranks ([`Grads::run_pending`]), or is
-    /// done, or for the second part of backward ([`super::WeightWork`]). Only inputs that are parameters themselves may get theirs there.
-    pub(crate) fn later(&mut self, run: impl FnOnce(&Tape, &mut Grads<'_>) -> Result<()> + 'static) {
+    /// Leaves gradients of parameters for later: until the next op of backward waits for other ranks, or is done, or for the second part
+    /// of backward ([`super::WeightWork`]), which the stages of a pipeline run when they would wait. Only inputs that are parameters
+    /// themselves may get theirs there.
+    pub fn later(&mut self, run: impl FnOnce(&Tape, &mut Grads<'_>) -> Result<()> + 'static) {
         self.later = Some(LaterGrads { inputs: self.inputs.to_vec(), run: Box::new(run) });
     }
 

@@ -20,6 +20,7 @@ mod remade;
 mod segment;
 mod session;
 mod stage;
+mod stage_share;
 mod value;
 
 pub use arithmetic::ArithmeticCount;
@@ -40,6 +41,7 @@ pub use stage::{
     PlannedCall, PlannedValue, ReceivedGrad, SentOut, StageMessages, StagePlan, StageRole, StageRun,
     TracedCall, TracedPass, TracedValue, ValueTrace,
 };
+pub use stage_share::{StageShare, StageSharing};
 pub use value::{SavedValue, Value};
 
 use std::cell::{Cell, RefCell};

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use candle_core::{DType, Shape};
 
 use super::Tape;
+use super::stage_share::StageShare;
 use super::value::{Slot, Value};
 use crate::backend::{Array, Outlines, Transfers as _};
 use crate::store::Param;
@@ -24,6 +25,9 @@ pub enum StageRole {
     Trace(Arc<ValueTrace>),
     /// It computes a chunk of the model.
     Run(Arc<StageRun>),
+    /// It computes the blocks of this rank, and gets the results of all others: a pass without backward that reads numbers, such as one
+    /// that generates text.
+    Share(Arc<StageShare>),
 }
 
 /// The calls and values of a pass.
@@ -215,7 +219,7 @@ impl StageState {
     }
 
     /// Begins a call of a block.
-    fn enter(&self, block: &Arc<str>) -> Result<()> {
+    pub(super) fn enter(&self, block: &Arc<str>) -> Result<()> {
         self.depth.set(self.depth.get() + 1);
         if self.depth.get() > 1 {
             return Ok(());
@@ -234,12 +238,13 @@ impl StageState {
                     return Err(self.differs(&format!("block `{block}`"), expected.as_deref()));
                 }
             },
+            StageRole::Share(share) => self.is_elsewhere.set(!share.ranks.computes(block)),
         }
         Ok(())
     }
 
     /// Ends a call of a block.
-    fn leave(&self) {
+    pub(super) fn leave(&self) {
         self.depth.set(self.depth.get() - 1);
         if self.depth.get() == 0 {
             self.is_elsewhere.set(false);
@@ -258,6 +263,7 @@ impl StageState {
                 Some(planned) if planned.op == value.op => planned.chunk != run.plan.chunk,
                 planned => return Err(self.differs(value.op, planned.map(|planned| planned.op))),
             },
+            StageRole::Share(_) => self.is_elsewhere.get(),
         };
         Ok(Numbered { number, is_elsewhere })
     }
@@ -269,9 +275,40 @@ impl StageState {
 
     fn run(&self) -> Option<&StageRun> {
         match &self.role {
-            StageRole::Trace(_) => None,
+            StageRole::Trace(_) | StageRole::Share(_) => None,
             StageRole::Run(run) => Some(run),
         }
+    }
+
+    /// The pass whose values all ranks get, if it is one.
+    pub(super) fn share(&self) -> Option<&StageShare> {
+        match &self.role {
+            StageRole::Share(share) => Some(share),
+            StageRole::Trace(_) | StageRole::Run(_) => None,
+        }
+    }
+
+    fn is_trace(&self) -> bool {
+        matches!(self.role, StageRole::Trace(_))
+    }
+
+    /// The type of parameters of other chunks.
+    fn param_dtype(&self) -> Option<DType> {
+        match &self.role {
+            StageRole::Trace(_) => None,
+            StageRole::Run(run) => Some(run.dtype),
+            StageRole::Share(share) => Some(share.dtype),
+        }
+    }
+
+    /// True at the outermost call, if its block is computed elsewhere or nowhere.
+    pub(super) fn is_outlined(&self) -> bool {
+        self.depth.get() == 1 && (self.is_elsewhere.get() || self.is_trace())
+    }
+
+    /// True between calls.
+    pub(super) fn is_between_calls(&self) -> bool {
+        self.depth.get() == 0
     }
 
     /// Returns the outline of a value. Data, which all chunks have, keeps its numbers; indices stay on the host.
@@ -279,9 +316,10 @@ impl StageState {
         if !value.has_numbers() || value.number().is_none() && !value.dtype()?.is_float() {
             return Ok(value.clone());
         }
-        let outline = match value.number() {
-            None => self.outlines.from_host(&value.part()?.to_host()?)?,
-            Some(_) => self.outlines.of(value.shape(), value.dtype()?),
+        let data = (value.number().is_none()).then(|| value.part()).transpose()?.filter(Array::is_host);
+        let outline = match data {
+            Some(data) => self.outlines.from_host(&data.to_host()?)?,
+            None => self.outlines.of(value.shape(), value.dtype()?),
         };
         Ok(value.clone().with_array(outline))
     }
@@ -331,8 +369,7 @@ impl Tape {
         let Some(stage) = &self.stage else { return run(inputs) };
         let before = self.session.arithmetic.so_far();
         stage.enter(block)?;
-        let is_outlined = stage.depth.get() == 1 && (stage.is_elsewhere.get() || stage.run().is_none());
-        let result = match is_outlined {
+        let result = match stage.is_outlined() {
             false => run(inputs),
             true => {
                 let outlined = inputs.iter().map(|input| stage.outlined(input));
@@ -342,6 +379,9 @@ impl Tape {
             }
         };
         stage.leave();
+        if let Some(share) = stage.share() {
+            return self.shared(share, (block, stage.is_between_calls()), result?);
+        }
         if let (StageRole::Trace(trace), 0) = (&stage.role, stage.depth.get()) {
             let operations = self.session.arithmetic.so_far() - before;
             trace.change(|pass| {
@@ -361,7 +401,9 @@ impl Tape {
         inputs: &[&Value],
         output: &Array,
     ) -> Result<Option<Numbered>> {
-        let Some(stage) = &self.stage else { return Ok(None) };
+        let Some(stage) = self.stage.as_ref().filter(|stage| stage.share().is_none()) else {
+            return Ok(None);
+        };
         let numbers: Vec<usize> = inputs.iter().filter_map(|input| input.number()).collect();
         if numbers.is_empty() {
             return Ok(None);
@@ -385,7 +427,9 @@ impl Tape {
 
     /// Gives a parameter's value its number.
     pub(super) fn number_param(&self, param: &Param, value: Value) -> Result<Value> {
-        let Some(stage) = &self.stage else { return Ok(value) };
+        let Some(stage) = self.stage.as_ref().filter(|stage| stage.share().is_none()) else {
+            return Ok(value);
+        };
         let numbered = stage.number(TracedValue {
             op: "parameter",
             param: Some(param.name().to_owned()),
@@ -401,7 +445,7 @@ impl Tape {
     /// Returns the outline of a parameter of another chunk, and its element type.
     pub(super) fn param_elsewhere(&self, param: &Param) -> Option<Array> {
         let stage = self.stage.as_ref().filter(|stage| stage.is_elsewhere.get())?;
-        let dtype = stage.run().map(|run| run.dtype)?;
+        let dtype = stage.param_dtype()?;
         Some(stage.outlines.of(param.shape(), dtype))
     }
 

@@ -77,7 +77,7 @@ impl Config {
 
     /// Tells the settings that do not go with stages: whether it holds that they are not set, their value, and the reason.
     fn refuse_with_stages(&self, mut refuse: impl FnMut(bool, String, &str)) {
-        let Self { train, optim, elastic, codec, lora, sample, quality, .. } = self;
+        let Self { train, optim, elastic, codec, lora, .. } = self;
         refuse(
             train.strategy.is_bulk_synchronous(),
             format!("train.strategy = {}", train.strategy),
@@ -114,16 +114,6 @@ impl Config {
             "parameters that stages share would be turned by each",
         );
         refuse(lora.rank == 0, format!("lora.rank = {}", lora.rank), "adapters of stages are not built yet");
-        refuse(
-            sample.every == 0 && sample.prompts.is_empty(),
-            "samples during training".to_owned(),
-            "no rank has the whole model; draw them from a checkpoint",
-        );
-        refuse(
-            quality.judges.is_empty(),
-            "quality.judges".to_owned(),
-            "no rank has the whole model; judge a checkpoint with `phalanx eval`",
-        );
         refuse(
             optim.freeze.is_empty(),
             "optim.freeze".to_owned(),

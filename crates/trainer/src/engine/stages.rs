@@ -5,8 +5,8 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor};
 use phalanx_collectives::Communicator;
 use phalanx_sharding::pipeline::{
-    BlockOrder, DividedPass, Pipeline, PipelineOptions, PipelineSchedule, StageForward, StageParams,
-    StagePasses,
+    BlockOrder, DevicePairs, DividedPass, Pipeline, PipelineOptions, PipelineSchedule, StageForward,
+    StageParams, StagePasses, shared_blocks,
 };
 use phalanx_tensor::backend::Outlines;
 use phalanx_tensor::{
@@ -25,10 +25,12 @@ use crate::config::{Config, Offload};
 pub(in crate::engine) struct Stages {
     /// By phase, its pass.
     pub(in crate::engine) passes: Vec<DividedPass>,
-    /// The pass of an evaluation; none if there are no evaluations.
+    /// The pass of an evaluation; none if there are no evaluations, or if they read numbers between passes.
     evaluation: Option<DividedPass>,
     /// The parameters of each stage.
     pub(in crate::engine) params: Arc<StageParams>,
+    /// The ways of messages between GPUs; none on CPUs.
+    pub(in crate::engine) pairs: Option<Arc<DevicePairs>>,
 }
 
 impl Stages {
@@ -66,7 +68,28 @@ impl Stages {
             Some(pass) => passes.pop().map(|divided| divided.with_numbers_at_the_end(pass)),
             None => None,
         };
-        Ok(Some(Self { passes, evaluation, params: Arc::new(params) }))
+        Ok(Some(Self { passes, evaluation, params: Arc::new(params), pairs: None }))
+    }
+
+    /// Connects the ranks along the pipeline, those of `comm`, for arrays on their devices. All ranks call this together.
+    pub(in crate::engine) fn connected(
+        self,
+        comm: &Communicator,
+        config: &Config,
+        device: &ComputeDevice,
+    ) -> Result<Self, TrainError> {
+        if device.is_host() {
+            return Ok(self);
+        }
+        let places = config.pipeline_schedule(config.micro_batches())?.ranks_of_chunks()?;
+        let passes: Vec<&DividedPass> = self.passes.iter().chain(&self.evaluation).collect();
+        let pairs = Some(DevicePairs::connect(comm, &passes, &places, device)?);
+        Ok(Self { pairs, ..self })
+    }
+
+    /// Returns the part of passes without backward that are not traced: evaluations that read numbers, and samples.
+    pub(in crate::engine) fn shared(&self, comm: &Communicator) -> StageRole {
+        shared_blocks(comm, &self.params, DType::F32)
     }
 
     /// Returns one rank's part in evaluations.
@@ -79,7 +102,8 @@ impl Stages {
         let schedule = schedule_of(config, 1)?;
         let last = schedule.num_chunks() - 1;
         let clock = config.comm.clock;
-        let options = PipelineOptions { dtype: DType::F32, first_channel: EVALUATION_CHANNEL, clock };
+        let (first_channel, pairs) = (EVALUATION_CHANNEL, self.pairs.clone());
+        let options = PipelineOptions { dtype: DType::F32, first_channel, clock, pairs };
         let pipeline = Pipeline::new(comm.clone(), schedule, pass.clone(), options)?;
         Ok(Some(StagedEvaluation { pipeline, last }))
     }
@@ -214,21 +238,21 @@ fn traced(task: &Task, config: &Config, data: &Data) -> Result<Traced, TrainErro
     let evaluation = match config.eval.enabled {
         true => {
             let session = Session { training: false, recompute: Recompute::Never, ..session };
-            Some(traced_evaluation(&built, &session, (&trace, &outlines), micro_batch)?)
+            traced_evaluation(&built, &session, (&trace, &outlines), micro_batch)?
         }
         false => None,
     };
     Ok(Traced { phases, evaluation })
 }
 
-/// Traces an evaluation of a micro-batch. It may read numbers at its end, but not between passes: the stages that lack them could not
-/// go on.
+/// Traces an evaluation of a micro-batch. It may read numbers at its end. `None` if it reads some between passes: the stages that lack
+/// them could not go on.
 fn traced_evaluation(
     built: &Built,
     session: &Session,
     (trace, outlines): (&ValueTrace, &Outlines),
     micro_batch: &MicroBatch,
-) -> Result<TracedPass, TrainError> {
+) -> Result<Option<TracedPass>, TrainError> {
     let evaluate = || {
         let tape = Tape::forward_only(session.clone());
         let step = StepInput::new(&tape, &micro_batch.batch, 1.0, 0, session.key);
@@ -236,7 +260,7 @@ fn traced_evaluation(
     };
     let (first, pass) = evaluate();
     match first {
-        Ok(()) => return Ok(pass),
+        Ok(()) => return Ok(Some(pass)),
         Err(error) if !reads_outline(&error) => return Err(error),
         Err(_) => {}
     }
@@ -244,14 +268,7 @@ fn traced_evaluation(
     let (second, further) = evaluate();
     outlines.assume_zeros(false);
     let reads_last = second.is_ok() || matches!(&second, Err(error) if reads_outline(error));
-    match reads_last && further.values.len() == pass.values.len() {
-        true => Ok(pass),
-        false => Err(TrainError::Setup(
-            "parallel.pipeline: the evaluation of this training reads numbers between passes, which one stage has and others wait for: set \
-             eval.enabled = false, and evaluate checkpoints with `phalanx eval`"
-                .to_owned(),
-        )),
-    }
+    Ok((reads_last && further.values.len() == pass.values.len()).then_some(pass))
 }
 
 /// Runs forward of a phase.

@@ -101,6 +101,24 @@ fn layers_cut_over_gpus_train_as_over_as_many_cpu_ranks() {
     agree_on(&place, 2, &format!("{UNET} --set model.dropout=0 --set parallel.tensor=2"), 1e-4);
 }
 
+/// Values go from the memory of one GPU to that of another; evaluations and samples go through the stages, too.
+#[test]
+fn stages_on_gpus_train_as_on_as_many_cpu_ranks() {
+    let Some(place) = Place::anywhere() else { return };
+    let gpt = "tiny-gpt --steps 5 --set model.layers=2 --set model.width=16 --set model.heads=2 --set model.context=12 \
+               --set train.global_batch=8 --set model.texts=40 --set eval.limit=5 --set sample.tokens=4";
+    let interleaved =
+        "--set pipeline.schedule=interleaved --set pipeline.chunks=2 --set train.precision=bf16";
+    agree_on(
+        &place,
+        2,
+        &format!("{gpt} --set parallel.pipeline=2 --set pipeline.schedule=zero-bubble"),
+        1e-4,
+    );
+    agree_on(&place, 2, &format!("{gpt} --set parallel.pipeline=2 {interleaved}"), 2e-3);
+    agree_on(&place, 2, &format!("{UNET} --set parallel.pipeline=2"), 1e-4);
+}
+
 #[test]
 #[ignore = "four GPUs in fibres take minutes: cargo xtask test --full"]
 fn autoencoders_train_on_gpus_as_by_as_many_cpu_ranks() {

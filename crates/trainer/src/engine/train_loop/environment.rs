@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use phalanx_collectives::Clock;
 use phalanx_sharding::VirtualRanks;
-use phalanx_tensor::{ArithmeticCount, ComputeDevice, Context, Key, Listener, Session, TensorGroup};
+use phalanx_tensor::{
+    ArithmeticCount, ComputeDevice, Context, Key, Listener, Session, StageRole, TensorGroup,
+};
 
 use super::sample_kind::SampleKind;
 use super::state::TrainState;
@@ -29,6 +31,8 @@ pub(super) struct Environment<'a> {
     pub(super) tensor_group: Option<TensorGroup>,
     /// The stages of the model; none if ranks compute all layers.
     pub(super) stages: Option<Arc<Stages>>,
+    /// This rank's part in passes that read numbers, if the model has stages.
+    pub(super) shared_stages: Option<StageRole>,
     /// The root of all random streams.
     pub(super) key: Key,
     /// Counts the arithmetic of steps.
@@ -103,8 +107,15 @@ impl Environment<'_> {
     /// A session for passes that do not train.
     pub(super) fn evaluation_session(&self, listener: Option<Arc<dyn Listener>>) -> Session {
         let (precision, device) = (self.config.train.precision, self.device.clone());
-        let tensor_group = self.tensor_group.clone();
-        Session { precision, device, listener, tensor_group, ..Session::evaluation(self.context.clone()) }
+        let (tensor_group, stage) = (self.tensor_group.clone(), self.shared_stages.clone());
+        Session {
+            precision,
+            device,
+            listener,
+            tensor_group,
+            stage,
+            ..Session::evaluation(self.context.clone())
+        }
     }
 
     /// Builds the networks of a task and shares them among the ranks.

@@ -97,11 +97,12 @@ impl<'a> Parts<'a> {
         let tensor_group = distributed.tensor_group(config, context.threads())?;
         // Batches for a device are not for outlines, and where one rank reads for all the others have none.
         let of_host = (device.is_host() && distributed.fed().is_none()).then_some(&data);
-        let stages = Stages::of(task, config, of_host)?.map(Arc::new);
-        if stages.is_some() && !device.is_host() {
-            let problem = "parallel.pipeline: stages on GPUs are not built yet; set train.device = cpu";
-            return Err(TrainError::Setup(problem.to_owned()));
-        }
+        let stages = match Stages::of(task, config, of_host)?.zip(distributed.pipeline()) {
+            Some((stages, comm)) => Some(Arc::new(stages.connected(comm, config, &device)?)),
+            None => None,
+        };
+        let shared = stages.as_ref().zip(distributed.pipeline());
+        let shared_stages = shared.map(|(stages, comm)| stages.shared(comm));
         let env = Environment {
             folder,
             config,
@@ -110,6 +111,7 @@ impl<'a> Parts<'a> {
             device,
             tensor_group,
             stages,
+            shared_stages,
             key,
             arithmetic,
             peak,

@@ -270,12 +270,6 @@ impl Run<'_> {
         // Otherwise all ranks would gather all parameters for nothing.
         let kind = SampleKind::of(&*state.training, &env.config.sample);
         let Some(kind) = kind.filter(|_| env.is_due(env.config.sample.every, step)) else { return Ok(()) };
-        if env.stages.is_some() {
-            if self.is_first() {
-                self.reporter.note("no samples: stages of a model draw none; `phalanx sample` and `phalanx write` do, from a checkpoint".to_owned());
-            }
-            return Ok(());
-        }
         let path = env.samples_path(step, kind);
         let span = tracing::trace_span!(target: "phalanx_trace::evaluation", "draw samples");
         if span.in_scope(|| write_samples(env, data, distributed, state, (kind, &path)))? {

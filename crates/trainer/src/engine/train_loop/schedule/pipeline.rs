@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::DType;
 use phalanx_collectives::Communicator;
-use phalanx_sharding::pipeline::{Pipeline, PipelineOptions, StageForward, StagePasses};
-use phalanx_sharding::{RankGroup, ReducedStep, StepGuard};
-use phalanx_tensor::{LossFactor, ProcessGroup, Session, StageRole, TensorError};
+use phalanx_sharding::pipeline::{Pipeline, PipelineOptions, SharedStages, StageForward, StagePasses};
+use phalanx_sharding::{ReducedStep, StepGuard};
+use phalanx_tensor::{LossFactor, ProcessGroup, Session, StageRole};
 
 use super::{MicroBatchPass, MicroBatchSchedule, PhasePass, no_parts};
 use crate::config::Config;
@@ -24,13 +24,6 @@ const FIRST_CHANNEL: u32 = 1 << 16;
 /// The channels of a phase.
 const CHANNELS: u32 = 1 << 12;
 
-/// Ranks along the pipeline that hold the same parameters.
-#[derive(Debug)]
-struct SharedStages {
-    ranks: Arc<[usize]>,
-    group: Arc<dyn ProcessGroup>,
-}
-
 /// Runs micro-batches through the stages of a model.
 #[derive(Debug)]
 pub(super) struct PipelineMicroBatches {
@@ -39,7 +32,7 @@ pub(super) struct PipelineMicroBatches {
     stages: Arc<Stages>,
     config: Config,
     /// The ranks that hold some parameters together with this one.
-    shared: Vec<SharedStages>,
+    shared: SharedStages,
     /// By phase and number of micro-batches.
     made: Mutex<BTreeMap<(usize, usize), Arc<Pipeline>>>,
 }
@@ -47,12 +40,7 @@ pub(super) struct PipelineMicroBatches {
 impl PipelineMicroBatches {
     /// Makes the pipelines of a rank. All ranks along the pipeline call this together.
     pub(super) fn new(comm: Communicator, stages: Arc<Stages>, config: &Config) -> Result<Self, TrainError> {
-        let mut shared = Vec::new();
-        for ranks in stages.params.shared() {
-            let is_here = ranks.contains(&comm.rank());
-            let group = comm.split(is_here.then_some(0), 0)?.map(|part| RankGroup::of(&part));
-            shared.extend(group.map(|group| SharedStages { ranks, group }));
-        }
+        let shared = SharedStages::connect(&comm, &stages.params)?;
         Ok(Self { comm, stages, config: config.clone(), shared, made: Mutex::default() })
     }
 
@@ -64,7 +52,8 @@ impl PipelineMicroBatches {
         }
         let schedule = schedule_of(&self.config, micros)?;
         let first_channel = FIRST_CHANNEL + CHANNELS * phase as u32;
-        let options = PipelineOptions { dtype: DType::F32, first_channel, clock: self.config.comm.clock };
+        let (clock, pairs) = (self.config.comm.clock, self.stages.pairs.clone());
+        let options = PipelineOptions { dtype: DType::F32, first_channel, clock, pairs };
         let pass = self.stages.passes[phase].clone();
         let pipeline = Arc::new(Pipeline::new(self.comm.clone(), schedule, pass, options)?);
         made.insert((phase, micros), pipeline.clone());
@@ -118,16 +107,7 @@ impl MicroBatchSchedule for PipelineMicroBatches {
     }
 
     fn complete(&self, reduced: &[ReducedStep<'_>]) -> Result<(), TrainError> {
-        let buckets =
-            reduced.iter().flat_map(ReducedStep::params).filter(|bucket| !bucket.stages().is_empty());
-        for bucket in buckets {
-            let shared = self.shared.iter().find(|shared| *shared.ranks == *bucket.stages());
-            if let (Some(shared), Some(grads)) = (shared, bucket.owned_grads()?) {
-                let failed = |source| TensorError::Hook { op: "sum over stages", source };
-                shared.group.all_reduce(grads.array()).map_err(failed)?;
-            }
-        }
-        Ok(())
+        Ok(self.shared.sum_grads(reduced.iter().flat_map(ReducedStep::params))?)
     }
 
     /// Each number is that of the last stage that has it.

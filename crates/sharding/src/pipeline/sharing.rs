@@ -1,0 +1,45 @@
+//! Passes that read numbers: every rank runs them, and gets the results of the blocks that others compute.
+
+use std::sync::Arc;
+
+use candle_core::DType;
+use phalanx_codecs::buffer::InPlace;
+use phalanx_collectives::Communicator;
+use phalanx_tensor::{Array, StageRole, StageShare, StageSharing};
+
+use super::stage_params::StageParams;
+
+/// The ranks along a pipeline, each of which computes the blocks whose parameters it holds.
+#[derive(Debug)]
+struct SharedBlocks {
+    comm: Communicator,
+    params: Arc<StageParams>,
+}
+
+/// Returns the part of passes without backward that read numbers between blocks, such as those that generate text or draw images: all
+/// ranks along a pipeline, those of `comm`, run them together. `dtype` is the type of parameters.
+pub fn shared_blocks(comm: &Communicator, params: &Arc<StageParams>, dtype: DType) -> StageRole {
+    let ranks = Arc::new(SharedBlocks { comm: comm.clone(), params: params.clone() });
+    StageRole::Share(Arc::new(StageShare { ranks, dtype }))
+}
+
+impl StageSharing for SharedBlocks {
+    fn computes(&self, block: &str) -> bool {
+        self.params.rank_of_block(block) == self.comm.rank()
+    }
+
+    fn share(&self, block: &str, array: Array) -> Result<Array, Box<dyn std::error::Error + Send + Sync>> {
+        let dtype = array.dtype();
+        // On hosts numbers of 16 bits are stored only, and f32 holds them.
+        let is_narrow = array.is_host() && matches!(dtype, DType::BF16 | DType::F16);
+        let array = match is_narrow {
+            true => array.host("share")?.to_dtype(DType::F32)?.into(),
+            false => array,
+        };
+        self.comm.broadcast(&mut InPlace::of(&array)?, self.params.rank_of_block(block))?;
+        match is_narrow {
+            true => Ok(array.host("share")?.to_dtype(dtype)?.into()),
+            false => Ok(array),
+        }
+    }
+}
