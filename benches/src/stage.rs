@@ -52,7 +52,7 @@ impl Stage {
         let traced = trace.take();
         let order = BlockOrder::of(&[&traced])?;
         let first = match first.is_empty() {
-            true => order.equal_work(&[&traced], schedule.num_chunks())?,
+            true => order.balanced(&[&traced], &order.operations(), schedule.num_chunks())?,
             false => order.beginning_with(first)?,
         };
         let pass = order.divide(0, &traced, &first)?;

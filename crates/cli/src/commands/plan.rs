@@ -1,6 +1,7 @@
 //! `phalanx plan`: predicts memory and traffic of each strategy without running it.
 
 mod json;
+mod measured;
 mod ratio;
 mod schedule;
 mod step;
@@ -22,7 +23,7 @@ use phalanx_trainer::config::Resolved;
 use crate::console::out;
 use phalanx_trainer::engine;
 
-/// Predict the memory and traffic of each strategy. Nothing is allocated or trained, and nothing read without --check.
+/// Predict the memory and traffic of each strategy. Nothing is allocated or trained, and nothing read without --check or --measure.
 #[derive(Debug, Args)]
 pub(super) struct PlanArgs {
     /// A preset's name (see `phalanx config list`), or a file that ends in .toml [default: the defaults of all keys].
@@ -59,7 +60,12 @@ pub(super) struct PlanArgs {
     /// operations, activations and messages. Reads the samples of the step.
     #[arg(long)]
     check: bool,
-    /// Write a picture (SVG) of the schedule of a model in stages (--parallel pipeline=N): when each pass runs.
+    /// Measure each block of a model in stages (--parallel pipeline=N) on this machine's processor, and tell the stages that take equally
+    /// long. Reads the samples of the first step; a block at a time is in memory.
+    #[arg(long)]
+    measure: bool,
+    /// Write a picture (SVG) of the schedule of a model in stages (--parallel pipeline=N): when each pass runs, with --measure by the
+    /// measured times.
     #[arg(long, value_name = "FILE")]
     schedule: Option<PathBuf>,
     /// Override a key (see `phalanx config show`).
@@ -89,20 +95,31 @@ pub(super) fn run(program: &Program, args: &PlanArgs) -> Result<(), CliError> {
         false => None,
     };
     let schedule = PlannedSchedule::of(config).map_err(CliError::failed)?;
+    if args.measure && schedule.is_none() {
+        return Err(CliError::Usage(
+            "--measure is for the stages of a model: give --parallel pipeline=N".to_owned(),
+        ));
+    }
+    let measured = match args.measure {
+        true => Some(engine::measure_stages(&task, config).map_err(CliError::failed)?),
+        false => None,
+    };
     if let Some(path) = &args.schedule {
         let Some(schedule) = &schedule else {
             return Err(CliError::Usage(
                 "--schedule draws the stages of a model: give --parallel pipeline=N".to_owned(),
             ));
         };
-        let picture = schedule.picture().map_err(CliError::failed)?.svg();
+        let picture = schedule.picture(measured.as_ref()).map_err(CliError::failed)?.svg();
         write_aside(path, picture.as_bytes())
             .map_err(|error| CliError::failed(format!("{}: {error}", path.display())))?;
     }
     if args.json {
         let mut json = json::of(config, &estimate, chosen, step.as_ref());
         if let (Some(json), Some(schedule)) = (json.as_object_mut(), &schedule) {
-            json.insert("pipeline".to_owned(), schedule.json());
+            let mut told = schedule.json();
+            told["measured"] = measured.as_ref().map_or(serde_json::Value::Null, measured::json);
+            json.insert("pipeline".to_owned(), told);
         }
         out(&serde_json::to_string_pretty(&json).map_err(CliError::failed)?);
         return Ok(());
@@ -112,7 +129,10 @@ pub(super) fn run(program: &Program, args: &PlanArgs) -> Result<(), CliError> {
         checked.push("These are of all stages together.".to_owned());
     }
     let scheduled = schedule.as_ref().map_or_else(Vec::new, PlannedSchedule::lines);
-    for line in text::lines(config, &estimate, chosen).into_iter().chain(scheduled).chain(checked) {
+    let stages = measured.as_ref().map_or_else(Vec::new, measured::lines);
+    for line in
+        text::lines(config, &estimate, chosen).into_iter().chain(scheduled).chain(stages).chain(checked)
+    {
         out(&line);
     }
     Ok(())

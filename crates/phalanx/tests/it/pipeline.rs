@@ -265,6 +265,42 @@ fn samples_of_stages_are_those_of_one_rank() {
     });
 }
 
+/// `phalanx plan --measure` tells stages that a run takes; its picture has the measured times.
+#[test]
+fn measured_stages_are_those_of_a_run() {
+    let place = Place::new();
+    let small = "--set train.global_batch=8 --set train.threads=1 --set data.images=16 --set data.test_images=4 --set eval.enabled=false";
+    side_by_side(
+        ["tiny-gpt", "tiny", "tiny-translation", "cifar10-resnet18 --set model.width=16 --data shapes"],
+        |preset| {
+            let name = preset.split(' ').next().expect("a name");
+            let plan = format!("plan {preset} --ranks 2 --parallel pipeline=2 {small} --measure");
+            let told = place.succeed(&format!(
+                "{plan} --json --schedule {}",
+                place.path(&format!("{name}.svg")).display()
+            ));
+            let told: Value = serde_json::from_str(&told).expect("is JSON");
+            let measured = &told["pipeline"]["measured"];
+            let first = measured["first_blocks"].as_array().expect("names");
+            assert_eq!(first.len(), 1, "{name}: {measured}");
+            let blocks = measured["blocks"].as_array().expect("blocks");
+            let seconds = |block: &Value| block["forward_seconds"].as_f64().expect("a number");
+            assert!(
+                blocks.len() > 2 && blocks.iter().all(|block| seconds(block) > 0.0),
+                "{name}: {measured}"
+            );
+            let lines = place.succeed(&plan);
+            assert!(lines.contains("--set 'pipeline.stages=[\""), "{lines}");
+            place.succeed(&format!(
+            "train {preset} --ranks 2 --parallel pipeline=2 {small} --steps 1 --out {name} --set pipeline.stages={}",
+            measured["first_blocks"]
+        ));
+        },
+    );
+    let told = place.fail("plan tiny-gpt --measure");
+    assert!(told.contains("--measure is for the stages of a model: give --parallel pipeline=N"), "{told}");
+}
+
 #[test]
 fn settings_that_do_not_go_with_stages_are_refused() {
     let refused = |further: &str| {

@@ -3,6 +3,7 @@
 //! A schedule is data ([`PipelineSchedule`]): for each rank the passes that it runs, in order. [`PipelineSchedule::check`] plays it
 //! before anything runs, and [`PipelineSchedule::play`] tells when each pass runs, at given seconds of passes and messages.
 
+mod block_times;
 mod check;
 mod device_pairs;
 mod division;
@@ -17,11 +18,12 @@ mod shared_stages;
 mod sharing;
 mod stage_params;
 
+pub use block_times::{BlockSeconds, TimedPasses, time_blocks};
 pub use check::{ScheduleCheck, ScheduleLimits};
 pub use device_pairs::DevicePairs;
 pub use division::DividedPass;
 pub use links::{PipelineOptions, StageTraffic};
-pub use order::BlockOrder;
+pub use order::{BlockOrder, CutCosts};
 pub use play::{PassSeconds, PlayCosts, PlayedWork, SentValue, Timeline};
 pub use run::{PassTotal, Pipeline, StageForward, StagePasses};
 pub use schedule::{PipelineSchedule, PipelineSizes, StagePass, StageWork};

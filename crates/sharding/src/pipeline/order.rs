@@ -13,6 +13,33 @@ const LEAST: u64 = 1;
 /// The trained blocks that may run again on results of later ones: a table that is the head, too.
 const MOST_AGAIN: usize = 2;
 
+/// The costs by which a model is cut.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CutCosts {
+    /// The cost of each block, in order.
+    pub blocks: Vec<f64>,
+    /// The cost of a byte that goes from chunk to chunk, for its sender and for its receiver.
+    pub byte: f64,
+}
+
+/// The last chunk of the first blocks of a model, cut as well as they can be.
+#[derive(Debug, Clone, Copy)]
+struct Cut {
+    /// The cost of the dearest chunk.
+    dearest: f64,
+    /// The bytes that go from chunk to chunk.
+    sent: u64,
+    /// The first place of the last chunk.
+    first: usize,
+}
+
+impl Cut {
+    fn compare(&self, other: &Self) -> std::cmp::Ordering {
+        let by_cost = self.dearest.total_cmp(&other.dearest);
+        by_cost.then(self.sent.cmp(&other.sent)).then(self.first.cmp(&other.first))
+    }
+}
+
 /// A block at its place in the order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct PlacedBlock {
@@ -128,39 +155,69 @@ impl BlockOrder {
         }
     }
 
-    /// Returns the first places of `chunks` chunks of which the largest has as little work as it can: the operations of products. Of
-    /// equally good ones those are chosen whose chunks send fewest bytes.
+    /// The number of blocks.
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// True if there are no blocks.
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// The names of the blocks, in order.
+    pub fn blocks(&self) -> impl Iterator<Item = &str> {
+        self.places.iter().map(|place| &*place.block)
+    }
+
+    /// The calls of a block in a pass.
+    pub(super) fn calls_of(&self, pass: usize, place: usize) -> Vec<usize> {
+        let calls = self.calls[pass].iter().enumerate();
+        calls.filter(|(_, of_call)| **of_call == place).map(|(call, _)| call).collect()
+    }
+
+    /// The costs by operations of products alone.
+    pub fn operations(&self) -> CutCosts {
+        CutCosts { blocks: self.places.iter().map(|place| place.operations as f64).collect(), byte: 0.0 }
+    }
+
+    /// Returns the first places of `chunks` chunks of which the dearest costs as little as it can, with the values that it sends and
+    /// receives. Of equally good ones those are chosen whose chunks send fewest bytes.
     ///
     /// # Errors
     /// [`ShardingError::Pipeline`] if there are fewer blocks than chunks.
-    pub fn equal_work(&self, passes: &[&TracedPass], chunks: usize) -> Result<Vec<usize>> {
+    pub fn balanced(&self, passes: &[&TracedPass], costs: &CutCosts, chunks: usize) -> Result<Vec<usize>> {
         let places = self.places.len();
         if places < chunks {
             return Err(ShardingError::Pipeline(format!(
                 "the model has {places} blocks, which cannot make {chunks} stages: choose fewer"
             )));
         }
-        let mut sums = vec![0];
-        for place in &self.places {
-            sums.push(sums[sums.len() - 1] + place.operations);
+        let mut sums = vec![0.0];
+        for cost in &costs.blocks {
+            sums.push(sums[sums.len() - 1] + cost);
         }
         let crossing =
-            (0..places).map(|first| self.crossing_bytes(passes, first)).collect::<Result<Vec<_>>>()?;
-        // By number of chunks and of places: the largest chunk, the bytes sent, and the first place of the last chunk.
-        let mut best = vec![vec![None; places + 1]; chunks + 1];
-        best[0][0] = Some((0, 0, 0));
+            (0..=places).map(|first| self.crossing_bytes(passes, first)).collect::<Result<Vec<_>>>()?;
+        let cost_of = |first: usize, end: usize| {
+            sums[end] - sums[first] + costs.byte * (crossing[first] + crossing[end]) as f64
+        };
+        // By number of chunks and of places.
+        let mut best: Vec<Vec<Option<Cut>>> = vec![vec![None; places + 1]; chunks + 1];
+        best[0][0] = Some(Cut { dearest: 0.0, sent: 0, first: 0 });
         for chunk in 1..=chunks {
             for end in chunk..=places {
                 let ways = (chunk - 1..end).filter_map(|first| {
-                    let (largest, sent, _) = best[chunk - 1][first]?;
-                    Some((u64::max(largest, sums[end] - sums[first]), sent + crossing[first], first))
+                    let before = best[chunk - 1][first]?;
+                    let dearest = before.dearest.max(cost_of(first, end));
+                    Some(Cut { dearest, sent: before.sent + crossing[first], first })
                 });
-                best[chunk][end] = ways.min();
+                best[chunk][end] = ways.min_by(Cut::compare);
             }
         }
         let (mut first, mut end) = (Vec::with_capacity(chunks), places);
         for chunk in (1..=chunks).rev() {
-            end = best[chunk][end].map_or(0, |(_, _, first)| first);
+            end = best[chunk][end].map_or(0, |cut| cut.first);
             first.push(end);
         }
         first.reverse();
@@ -169,7 +226,7 @@ impl BlockOrder {
 
     /// The bytes that go from the blocks before a place to those after it, in all passes.
     fn crossing_bytes(&self, passes: &[&TracedPass], first: usize) -> Result<u64> {
-        if first == 0 {
+        if first == 0 || first == self.places.len() {
             return Ok(0);
         }
         let mut sum = 0;

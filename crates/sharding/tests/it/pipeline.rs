@@ -7,8 +7,8 @@ use candle_core::{DType, Device, Tensor};
 use phalanx_collectives::Communicator;
 use phalanx_sharding::ShardingError;
 use phalanx_sharding::pipeline::{
-    BlockOrder, Pipeline, PipelineOptions, PipelineSchedule, PipelineSizes, StageForward, StageParams,
-    StagePasses,
+    BlockOrder, CutCosts, Pipeline, PipelineOptions, PipelineSchedule, PipelineSizes, StageForward,
+    StageParams, StagePasses, TimedPasses, time_blocks,
 };
 use phalanx_tensor::backend::Outlines;
 use phalanx_tensor::nn::Linear;
@@ -149,7 +149,7 @@ pub(crate) fn rank_of(
 ) -> Result<(Pipeline, Passes), Failure> {
     let traced = trace(case, recompute);
     let order = BlockOrder::of(&[&traced])?;
-    let first = order.equal_work(&[&traced], schedule.num_chunks())?;
+    let first = order.balanced(&[&traced], &order.operations(), schedule.num_chunks())?;
     let pass = order.divide(0, &traced, &first)?;
     let (rank, clock) = (comm.rank(), comm.clock());
     let mut params = StageParams::default();
@@ -285,4 +285,79 @@ fn models_in_stages_have_the_gradients_of_one_rank() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Of all ways to cut a model into chunks, none has a cheaper dearest chunk.
+#[test]
+fn chunks_cost_as_little_as_they_can() {
+    let case = all_cases().into_iter().find(|case| case.name == "transformer").expect("a case");
+    let traced = trace(&case, Recompute::Never);
+    let order = BlockOrder::of(&[&traced]).expect("an order");
+    let blocks = order.len();
+    let bytes = |first: usize| match first {
+        0 => 0,
+        first if first == blocks => 0,
+        first => order.divide(0, &traced, &[0, first]).expect("forward").bytes,
+    };
+    let crossing: Vec<f64> = (0..=blocks).map(|first| bytes(first) as f64).collect();
+    for draw in 0..20 {
+        let mut drawn = vec![0.0; blocks];
+        Key::new(draw).uniform(0, &mut drawn);
+        let costs = CutCosts { blocks: drawn, byte: if draw % 2 == 0 { 0.0 } else { 1e-3 } };
+        let dearest = |first: &[usize]| {
+            let ends = first[1..].iter().chain([&blocks]);
+            let of_chunk = |(from, to): (&usize, &usize)| {
+                costs.blocks[*from..*to].iter().sum::<f64>() + costs.byte * (crossing[*from] + crossing[*to])
+            };
+            first.iter().zip(ends).map(of_chunk).fold(0.0, f64::max)
+        };
+        for chunks in [2, 3] {
+            let found = dearest(&order.balanced(&[&traced], &costs, chunks).expect("enough blocks"));
+            let least = match chunks {
+                2 => (1..blocks).map(|at| dearest(&[0, at])).fold(f64::INFINITY, f64::min),
+                _ => (1..blocks)
+                    .flat_map(|at| (at + 1..blocks).map(move |next| [0, at, next]))
+                    .map(|first| dearest(&first))
+                    .fold(f64::INFINITY, f64::min),
+            };
+            assert!((found - least).abs() < 1e-9, "draw {draw}, {chunks} chunks: {found}, not {least}");
+        }
+    }
+}
+
+/// A case, a block at a time.
+struct TimedCase<'a>(&'a Case);
+
+impl TimedPasses for TimedCase<'_> {
+    type Error = Failure;
+    type Model = Model;
+
+    fn build(&mut self, params: &Arc<StageParams>, rank: usize) -> Result<Model, Failure> {
+        Ok(build(self.0, ComputeDevice::host(), Some(params.layout(rank, None))))
+    }
+
+    fn forward(&mut self, model: &Model, _: usize, role: StageRole) -> Result<StageForward, Failure> {
+        let tape = Tape::recording(Session { stage: Some(role), ..session(0, Recompute::Never) });
+        let loss = (model.loss)(&tape)?;
+        Ok(StageForward { tape, loss })
+    }
+}
+
+/// Every block of every model runs by itself, with values and gradients that are made up; blocks of the same shapes are measured once.
+#[test]
+fn blocks_are_measured_one_at_a_time() {
+    for case in all_cases() {
+        let traced = trace(&case, Recompute::Never);
+        let passes = [&traced];
+        let order = BlockOrder::of(&passes).expect("an order");
+        let seconds =
+            time_blocks(&mut TimedCase(&case), (&order, &passes), (&ComputeDevice::host(), DType::F64));
+        let seconds = seconds.unwrap_or_else(|error| panic!("{}: {error}", case.name));
+        assert_eq!(seconds.len(), order.len(), "{}", case.name);
+        assert!(seconds.iter().all(|seconds| seconds.forward > 0.0), "{}: {seconds:?}", case.name);
+        if case.name == "gpt2" {
+            let layer = |name: &str| order.blocks().position(|block| block == name).expect("a layer");
+            assert_eq!(seconds[layer("transformer.h.0")], seconds[layer("transformer.h.1")]);
+        }
+    }
 }

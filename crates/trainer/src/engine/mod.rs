@@ -71,6 +71,7 @@ pub use observer::{
 pub use phalanx_run::TextUse;
 pub use plan::Plan;
 pub use refusal::refusal;
+pub use stages::{MeasuredBlock, MeasuredStages, measure_stages};
 pub use step_outline::{RankOutline, StepOutline, outline_step};
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]

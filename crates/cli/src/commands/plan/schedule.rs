@@ -3,9 +3,11 @@
 use phalanx_charts::{Style, Timetable, TimetableBox, TimetableRow};
 use phalanx_sharding::ShardingError;
 use phalanx_sharding::pipeline::{
-    PassSeconds, PipelineSchedule, PlayCosts, PlayedWork, ScheduleLimits, SentValue, StagePass, StageWork,
+    BlockSeconds, PassSeconds, PipelineSchedule, PlayCosts, PlayedWork, ScheduleLimits, SentValue, StagePass,
+    StageWork,
 };
 use phalanx_trainer::config::Config;
+use phalanx_trainer::engine::MeasuredStages;
 use serde_json::{Value, json};
 
 /// The schedule of a configuration whose model is in stages.
@@ -76,12 +78,24 @@ impl PlannedSchedule {
         })
     }
 
-    /// Draws when each pass runs, if forward and both parts of backward take equally long and messages no time.
-    pub(super) fn picture(&self) -> Result<Timetable, ShardingError> {
+    /// Draws when each pass runs, by the measured times of blocks, or if forward and both parts of backward take equally long. Messages
+    /// take no time, and both parts of a measured backward equally much.
+    pub(super) fn picture(&self, measured: Option<&MeasuredStages>) -> Result<Timetable, ShardingError> {
         let unit = PassSeconds { forward: 1.0, input: 1.0, weight: 1.0 };
-        let chunks = vec![unit; self.schedule.num_chunks()];
+        let of_chunk = |measured: &MeasuredStages, chunk: usize| {
+            let own = measured.blocks.iter().filter(|block| block.chunk == chunk);
+            let sum = own.fold(BlockSeconds::default(), |sum, block| BlockSeconds {
+                forward: sum.forward + block.seconds.forward,
+                backward: sum.backward + block.seconds.backward,
+            });
+            PassSeconds { forward: sum.forward, input: sum.backward / 2.0, weight: sum.backward / 2.0 }
+        };
+        let all = 0..self.schedule.num_chunks();
+        let chunks: Vec<PassSeconds> =
+            all.map(|chunk| measured.map_or(unit, |measured| of_chunk(measured, chunk))).collect();
         let costs = PlayCosts { chunks, message: 0.0, buffers: self.buffers };
         let timeline = self.schedule.play(&self.sent, &costs)?;
+        let bubble = timeline.bubble() / timeline.end;
         let rows = timeline.ranks.iter().enumerate().map(|(rank, works)| TimetableRow {
             label: format!("rank {rank}"),
             boxes: works.iter().map(|played| self.drawn(played)).collect(),
@@ -98,7 +112,7 @@ impl PlannedSchedule {
             kinds[1].0 = "gradients of inputs".to_owned();
             kinds.push(("gradients of weights".to_owned(), style(StagePass::BackwardWeight, 0)));
         }
-        let note = format!("numbers are micro-batches; ranks wait {:.0} % of the time", 100.0 * self.bubble);
+        let note = format!("numbers are micro-batches; ranks wait {:.0} % of the time", 100.0 * bubble);
         let title =
             format!("{}: {} ranks, {} micro-batches", self.schedule.name, self.kept.len(), self.micros);
         Ok(Timetable { title, note, rows: rows.collect(), kinds })

@@ -1,5 +1,8 @@
 //! The stages of a training: its passes, traced without numbers and divided into chunks.
 
+mod measured;
+mod trace;
+
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
@@ -8,17 +11,14 @@ use phalanx_sharding::pipeline::{
     BlockOrder, DevicePairs, DividedPass, Pipeline, PipelineOptions, PipelineSchedule, StageForward,
     StageParams, StagePasses, shared_blocks,
 };
-use phalanx_tensor::backend::Outlines;
-use phalanx_tensor::{
-    ComputeDevice, Context, Key, OutlineGroup, ProcessGroup, Recompute, Session, StageRole, Tape,
-    TensorError, TensorGroup, TensorRank, TracedPass, Value, ValueTrace,
-};
+use phalanx_tensor::{ComputeDevice, Session, StageRole, Tape, TensorError, TracedPass, Value};
 
-use super::data::{Data, MicroBatch, StepSamples};
-use super::distributed::{Distributed, RankBatch};
-use super::training::{BuildTarget, Built, Evaluated, StepInput, Task, Weights};
-use super::{TrainError, precision};
-use crate::config::{Config, Offload};
+pub use self::measured::{MeasuredBlock, MeasuredStages, measure_stages};
+use self::trace::{FirstStep, Traced, reads_outline};
+use super::TrainError;
+use super::data::Data;
+use super::training::{Evaluated, Task};
+use crate::config::Config;
 
 /// The stages of a training.
 #[derive(Debug)]
@@ -43,18 +43,9 @@ impl Stages {
         if config.pipeline_ranks() == 1 {
             return Ok(None);
         }
-        let opened;
-        let data = match data {
-            Some(data) => data,
-            None => {
-                let alone = Distributed::none();
-                opened = Data::open(config, task.open_data(config), &alone, &ComputeDevice::host(), 0)?;
-                &opened
-            }
-        };
         let schedule = config.pipeline_schedule(config.micro_batches())?;
         let places = schedule.ranks_of_chunks()?;
-        let Traced { phases, evaluation } = traced(task, config, data)?;
+        let Traced { phases, evaluation } = FirstStep::read(task, config, data)?.traced()?;
         let all: Vec<&TracedPass> = phases.iter().chain(&evaluation).collect();
         let order = BlockOrder::of(&all)?;
         let first = first_blocks(&order, &phases.iter().collect::<Vec<_>>(), config, schedule.num_chunks())?;
@@ -169,15 +160,6 @@ impl<F: FnMut(&Tape) -> Result<Evaluated, TrainError>> StagePasses for Evaluatio
     fn before_backward(&mut self, _: usize, _: bool) {}
 }
 
-/// True if a pass without numbers ends where its results are read.
-fn reads_outline(error: &TrainError) -> bool {
-    match error {
-        TrainError::Tensor(TensorError::NoNumbers { .. }) => true,
-        TrainError::Tensor(TensorError::NotOnHost { backend, .. }) => *backend == Outlines::NAME,
-        _ => false,
-    }
-}
-
 /// Returns the place of the first block of each chunk.
 fn first_blocks(
     order: &BlockOrder,
@@ -187,106 +169,10 @@ fn first_blocks(
 ) -> Result<Vec<usize>, TrainError> {
     let named = &config.pipeline.stages;
     match named.len() {
-        0 => Ok(order.equal_work(phases, chunks)?),
+        0 => Ok(order.balanced(phases, &order.operations(), chunks)?),
         number if number + 1 == chunks => Ok(order.beginning_with(named)?),
         number => Err(TrainError::Setup(format!(
             "pipeline.stages has the first blocks of {number} chunks, and there are {chunks}: name one for each but the first"
         ))),
     }
-}
-
-/// The passes of a training.
-struct Traced {
-    phases: Vec<TracedPass>,
-    evaluation: Option<TracedPass>,
-}
-
-/// Traces the phases of the first step, and an evaluation of its samples.
-fn traced(task: &Task, config: &Config, data: &Data) -> Result<Traced, TrainError> {
-    let plan = data.plan(config)?;
-    let first = RankBatch { rank: Some(0), ranks: config.data_ranks() };
-    let samples = data.feed(config, &plan, &Distributed::none(), first, 0)?.next()?;
-    let Some(micro_batch) = samples.micro_batches.iter().find(|micro_batch| !micro_batch.batch.is_empty())
-    else {
-        return Err(TrainError::Setup("the first step has no samples to find stages with".to_owned()));
-    };
-    let mut config = config.clone();
-    config.train.offload = Offload::None;
-    let outlines = Outlines::new();
-    let device = outlines.device();
-    let tensor = config.tensor_ranks().map(|ranks| TensorRank { rank: 0, ranks });
-    let target = BuildTarget { tensor, ..BuildTarget::whole(Weights::Placeholder, &device) };
-    let built = task.build(&config, Some(data.num_classes()), target)?;
-    let trace = ValueTrace::new();
-    let session = Session {
-        recompute: precision::recompute(&config),
-        precision: config.train.precision,
-        device: device.clone(),
-        tensor_group: tensor.map(|TensorRank { rank, ranks }| TensorGroup {
-            ranks: Arc::new(OutlineGroup::new(rank, ranks)),
-            splits_sequences: config.tensor.sequence,
-            overlaps: false,
-        }),
-        stage: Some(StageRole::Trace(trace.clone())),
-        ..Session::training(Arc::new(Context::new(1)), Key::new(config.train.seed))
-    };
-    let pass = |phase| {
-        run_phase(&built, phase, &session, (micro_batch, &samples))?;
-        Ok(trace.take())
-    };
-    let phases = (0..built.training.phases().len()).map(pass).collect::<Result<_, TrainError>>()?;
-    let evaluation = match config.eval.enabled {
-        true => {
-            let session = Session { training: false, recompute: Recompute::Never, ..session };
-            traced_evaluation(&built, &session, (&trace, &outlines), micro_batch)?
-        }
-        false => None,
-    };
-    Ok(Traced { phases, evaluation })
-}
-
-/// Traces an evaluation of a micro-batch. It may read numbers at its end. `None` if it reads some between passes: the stages that lack
-/// them could not go on.
-fn traced_evaluation(
-    built: &Built,
-    session: &Session,
-    (trace, outlines): (&ValueTrace, &Outlines),
-    micro_batch: &MicroBatch,
-) -> Result<Option<TracedPass>, TrainError> {
-    let evaluate = || {
-        let tape = Tape::forward_only(session.clone());
-        let step = StepInput::new(&tape, &micro_batch.batch, 1.0, 0, session.key);
-        (built.training.evaluate(&step).map(drop), trace.take())
-    };
-    let (first, pass) = evaluate();
-    match first {
-        Ok(()) => return Ok(Some(pass)),
-        Err(error) if !reads_outline(&error) => return Err(error),
-        Err(_) => {}
-    }
-    outlines.assume_zeros(true);
-    let (second, further) = evaluate();
-    outlines.assume_zeros(false);
-    let reads_last = second.is_ok() || matches!(&second, Err(error) if reads_outline(error));
-    Ok((reads_last && further.values.len() == pass.values.len()).then_some(pass))
-}
-
-/// Runs forward of a phase.
-fn run_phase(
-    built: &Built,
-    phase: usize,
-    session: &Session,
-    (micro_batch, samples): (&MicroBatch, &StepSamples),
-) -> Result<(), TrainError> {
-    let phases = built.training.phases();
-    let others = micro_batch.ranks;
-    let batch_group = (others > 1).then(|| Arc::new(OutlineGroup::new(0, others)) as Arc<dyn ProcessGroup>);
-    let tape = Tape::recording(Session {
-        sample_offset: micro_batch.offset,
-        batch_group,
-        frozen: phases[phase].constants(&built.networks),
-        ..session.clone()
-    });
-    let step = StepInput::new(&tape, &micro_batch.batch, samples.global_weight, 0, session.key);
-    built.training.loss(phase, &step).map(drop)
 }
