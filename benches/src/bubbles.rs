@@ -26,7 +26,7 @@ pub(crate) struct BubblesArgs {
     #[arg(long, default_value_t = 2)]
     layers: usize,
     /// Width of the layers
-    #[arg(long, default_value_t = 128)]
+    #[arg(long, default_value_t = 256)]
     width: usize,
     /// Tokens of a micro-batch, which is one text
     #[arg(long, default_value_t = 128)]

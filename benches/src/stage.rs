@@ -7,8 +7,8 @@ use candle_core::DType;
 use phalanx_collectives::Communicator;
 use phalanx_sharding::ShardingError;
 use phalanx_sharding::pipeline::{
-    BlockOrder, DevicePairs, Pipeline, PipelineOptions, PipelineSchedule, SharedStages, StageForward,
-    StageParams, StagePasses,
+    BlockOrder, BlockSeconds, CutCosts, DevicePairs, Pipeline, PipelineOptions, PipelineSchedule,
+    SharedStages, StageForward, StageParams, StagePasses, TimedPasses, time_blocks,
 };
 use phalanx_tensor::backend::Outlines;
 use phalanx_tensor::{
@@ -32,7 +32,7 @@ pub(crate) struct StageSetup<'a> {
     /// The ranks along the pipeline.
     pub(crate) comm: &'a Communicator,
     pub(crate) schedule: PipelineSchedule,
-    /// The first block of each chunk but the first; empty: chunks of equal work.
+    /// The first block of each chunk but the first; empty: chunks of equal time, as the first rank measures it.
     pub(crate) first: &'a [String],
     /// The session of a pass.
     pub(crate) session: &'a Session,
@@ -52,7 +52,17 @@ impl Stage {
         let traced = trace.take();
         let order = BlockOrder::of(&[&traced])?;
         let first = match first.is_empty() {
-            true => order.balanced(&[&traced], &order.operations(), schedule.num_chunks())?,
+            true => {
+                let mut seconds = vec![0.0; order.len()];
+                if comm.rank() == 0 {
+                    let mut timed = Timed { build: &build, session };
+                    let of = time_blocks(&mut timed, (&order, &[&traced]), (&session.device, DType::F32))?;
+                    seconds = of.iter().map(BlockSeconds::all).collect();
+                }
+                comm.broadcast(&mut seconds, 0)?;
+                let costs = CutCosts { blocks: seconds, byte: 0.0 };
+                order.balanced(&[&traced], &costs, schedule.num_chunks())?
+            }
             false => order.beginning_with(first)?,
         };
         let pass = order.divide(0, &traced, &first)?;
@@ -76,6 +86,30 @@ impl Stage {
     /// Computes the gradients of a step.
     pub(crate) fn gradients(&self, session: &Session, factor: LossFactor) -> Result<()> {
         Ok(self.pipeline.run(&mut Passes { loss: &self.loss, session, factor })?)
+    }
+}
+
+/// A block at a time.
+struct Timed<'a, B> {
+    build: &'a B,
+    session: &'a Session,
+}
+
+impl<B> TimedPasses for Timed<'_, B>
+where
+    B: Fn(&ComputeDevice, Option<Arc<dyn ParamLayout>>) -> Result<(ParamStore, Loss)>,
+{
+    type Error = PassError;
+    type Model = (ParamStore, Loss);
+
+    fn build(&mut self, params: &Arc<StageParams>, rank: usize) -> Result<Self::Model, PassError> {
+        (self.build)(&self.session.device, Some(params.layout(rank, None))).map_err(PassError)
+    }
+
+    fn forward(&mut self, model: &Self::Model, _: usize, role: StageRole) -> Result<StageForward, PassError> {
+        let tape = Tape::recording(Session { stage: Some(role), ..self.session.clone() });
+        let loss = (model.1)(&tape)?;
+        Ok(StageForward { tape, loss })
     }
 }
 

@@ -18,10 +18,10 @@ use self::schedule::PlannedSchedule;
 use super::error::CliError;
 use super::resolve::{set_data, set_parallel, task_of};
 use crate::Program;
-use phalanx_trainer::config::Resolved;
+use phalanx_trainer::config::{Config, Resolved};
 
 use crate::console::out;
-use phalanx_trainer::engine;
+use phalanx_trainer::engine::{self, MeasuredStages, Task};
 
 /// Predict the memory and traffic of each strategy. Nothing is allocated or trained, and nothing read without --check or --measure.
 #[derive(Debug, Args)]
@@ -60,7 +60,7 @@ pub(super) struct PlanArgs {
     /// operations, activations and messages. Reads the samples of the step.
     #[arg(long)]
     check: bool,
-    /// Measure each block of a model in stages (--parallel pipeline=N) on this machine's processor, and tell the stages that take equally
+    /// Measure each block of a model in stages (--parallel pipeline=N) on the CPU of this machine, and tell the stages that take equally
     /// long. Reads the samples of the first step; a block at a time is in memory.
     #[arg(long)]
     measure: bool,
@@ -95,21 +95,9 @@ pub(super) fn run(program: &Program, args: &PlanArgs) -> Result<(), CliError> {
         false => None,
     };
     let schedule = PlannedSchedule::of(config).map_err(CliError::failed)?;
-    if args.measure && schedule.is_none() {
-        return Err(CliError::Usage(
-            "--measure is for the stages of a model: give --parallel pipeline=N".to_owned(),
-        ));
-    }
-    let measured = match args.measure {
-        true => Some(engine::measure_stages(&task, config).map_err(CliError::failed)?),
-        false => None,
-    };
+    let measured = measured(args, &task, config)?;
     if let Some(path) = &args.schedule {
-        let Some(schedule) = &schedule else {
-            return Err(CliError::Usage(
-                "--schedule draws the stages of a model: give --parallel pipeline=N".to_owned(),
-            ));
-        };
+        let schedule = schedule.as_ref().ok_or_else(|| without_stages("--schedule draws"))?;
         let picture = schedule.picture(measured.as_ref()).map_err(CliError::failed)?.svg();
         write_aside(path, picture.as_bytes())
             .map_err(|error| CliError::failed(format!("{}: {error}", path.display())))?;
@@ -136,6 +124,20 @@ pub(super) fn run(program: &Program, args: &PlanArgs) -> Result<(), CliError> {
         out(&line);
     }
     Ok(())
+}
+
+/// Measures the blocks of the model, if that is asked for.
+fn measured(args: &PlanArgs, task: &Task, config: &Config) -> Result<Option<MeasuredStages>, CliError> {
+    match (args.measure, config.pipeline_ranks()) {
+        (false, _) => Ok(None),
+        (true, 1) => Err(without_stages("--measure is for")),
+        (true, _) => Ok(Some(engine::measure_stages(task, config).map_err(CliError::failed)?)),
+    }
+}
+
+/// The error of an option that a model without stages does not have.
+fn without_stages(what: &str) -> CliError {
+    CliError::Usage(format!("{what} the stages of a model: give --parallel pipeline=N"))
 }
 
 /// Resolves the configuration from the arguments.

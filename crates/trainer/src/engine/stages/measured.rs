@@ -52,7 +52,7 @@ impl MeasuredStages {
     }
 }
 
-/// Measures each block of a training on this machine's processor, and cuts the model into the chunks of the configuration so that the
+/// Measures each block of a training on the CPU of this machine, and cuts the model into the chunks of the configuration so that the
 /// slowest one is as fast as can be, with its messages. No more than a block is in memory at a time.
 ///
 /// # Errors
