@@ -4,12 +4,13 @@ use anyhow::{Context as _, Result, anyhow};
 use clap::Args;
 use phalanx_collectives::{Clock, Communicator, ReduceOp, SimulatedLink, threads_over};
 use phalanx_models::Gpt2Config;
-use phalanx_sharding::pipeline::{PassTotal, PipelineSchedule, PipelineSizes, StagePass};
+use phalanx_sharding::pipeline::{
+    PassTotal, PipelineSchedule, PipelineSizes, StageCut, StagePass, StagedModel, StagedSetup,
+};
 use phalanx_tensor::{Context, Key, Session};
 use serde_json::{Value as Json, json};
 
 use crate::rounds::median;
-use crate::stage::{Stage, StageSetup};
 use crate::train::next_tokens;
 use crate::write;
 
@@ -186,16 +187,16 @@ fn steps(args: &BubblesArgs, comm: &Communicator, schedule: PipelineSchedule) ->
     let first: Vec<String> =
         (1..chunks).map(|chunk| format!("transformer.h.{}", chunk * layers / chunks)).collect();
     let session = Session::training(Context::new(1).into(), Key::new(0));
-    let setup = StageSetup { comm, schedule, first: &first, session: &session };
-    let stage = Stage::new(setup, |device, layout| next_tokens(&config, args.tokens, device, layout))?;
+    let setup = StagedSetup { comm, schedule, cut: StageCut::Blocks(&first), session: &session };
+    let model = StagedModel::new(setup, |device, layout| next_tokens(&config, args.tokens, device, layout))?;
     let mut before: Vec<PassTotal> = Vec::new();
     let mut steps = Vec::with_capacity(args.steps + 1);
     for _ in 0..=args.steps {
         let mut begun = [comm.clock().now().as_secs_f64()];
         comm.all_reduce(&mut begun, ReduceOp::Max)?;
-        stage.gradients(&session, 1.0.into())?;
+        model.gradients(|_| session.clone(), 1.0.into())?;
         let ended = comm.clock().now().as_secs_f64();
-        let after = stage.pipeline.pass_totals();
+        let after = model.pipeline().pass_totals();
         steps.push(RankStep { begun: begun[0], ended, passes: since(&before, &after) });
         before = after;
     }

@@ -19,7 +19,6 @@ mod numbers;
 mod peer;
 mod program;
 mod rounds;
-mod stage;
 mod strategies;
 mod train;
 mod versions;

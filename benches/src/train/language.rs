@@ -8,15 +8,15 @@ use phalanx_models::{
     BertConfig, BertMasked, Decoder, DecoderConfig, EncoderInput, Gpt2, Gpt2Config, LanguageModel,
     SourceTexts, TokenInput, TranslationConfig, Translator,
 };
+use phalanx_sharding::pipeline::BuiltModel;
 use phalanx_tensor::loss::{CrossEntropyOptions, LossDivisor, RowTargets};
 use phalanx_tensor::optim::Adam;
 use phalanx_tensor::{
-    BuildOptions, ComputeDevice, ParamLayout, ParamStore, Scope, StoreBuilder, TensorPlan, Value,
+    BuildOptions, ComputeDevice, ParamLayout, ParamStore, Scope, StoreBuilder, Tape, TensorPlan, Value,
 };
 
 use super::TrainArgs;
 use super::model::{Forward, Model, options};
-use crate::stage::Loss;
 
 impl Model {
     /// True for models of tokens, which have texts in place of images.
@@ -148,11 +148,12 @@ pub(crate) fn next_tokens(
     tokens: usize,
     device: &ComputeDevice,
     layout: Option<Arc<dyn ParamLayout>>,
-) -> Result<(ParamStore, Loss)> {
+) -> Result<BuiltModel> {
     let options = BuildOptions { device: device.clone(), layout, ..BuildOptions::default() };
     let builder = StoreBuilder::new(options);
     let forward = next_token(Gpt2::new(&builder.root(), config)?, Texts { number: 1, tokens })?;
-    Ok((builder.build()?, Box::new(move |tape| forward(tape, LossDivisor::Count(1)))))
+    let loss = move |tape: &Tape, _: usize| forward(tape, LossDivisor::Count(1));
+    Ok(BuiltModel { store: builder.build()?, loss: Box::new(loss) })
 }
 
 /// Builds BERT-base with its head on 15 % of the tokens.

@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use phalanx_collectives::{CommStats, Communicator};
-use phalanx_sharding::pipeline::{PipelineSchedule, PipelineSizes};
+use phalanx_sharding::pipeline::{
+    BuiltModel, PipelineSchedule, PipelineSizes, StageCut, StagedModel, StagedSetup,
+};
 use phalanx_tensor::loss::LossDivisor;
 use phalanx_tensor::optim::{Optimizer, scale_grads};
-use phalanx_tensor::{ArithmeticCount, ComputeDevice, Context, Key, Recompute, Session};
+use phalanx_tensor::{ArithmeticCount, ComputeDevice, Context, Key, Recompute, Session, Tape};
 
 use super::TrainArgs;
 use super::language;
@@ -15,7 +17,6 @@ use super::model::{Model, build};
 use super::precision::Precision;
 use super::replica::{Step, StepCost};
 use super::strategy_ranks::StrategyRanks;
-use crate::stage::{Stage, StageSetup};
 
 /// The micro-batches of a stage at most.
 const MICRO_BATCHES: usize = 4;
@@ -39,6 +40,20 @@ pub(super) fn micro_batches(samples: usize, ranks: usize) -> usize {
     (1..=MICRO_BATCHES * ranks).rev().find(|micros| samples.is_multiple_of(*micros)).unwrap_or(1)
 }
 
+/// Makes this rank's stages: those of equal time, of which a run would have other ones each time.
+fn staged(args: &TrainArgs, setup: StagedSetup<'_>, micros: usize) -> Result<StagedModel> {
+    let samples = args.batch * setup.comm.world_size();
+    StagedModel::new(setup, |device, layout| {
+        let of_micro = samples / micros;
+        let (store, forward) = match args.model().is_language() {
+            true => language::build(args, device, of_micro, &|_| layout.clone())?,
+            false => build(args, device, of_micro, layout.clone())?,
+        };
+        let loss = move |tape: &Tape, _: usize| forward(tape, LossDivisor::Count(samples));
+        Ok(BuiltModel { store, loss: Box::new(loss) })
+    })
+}
+
 /// Builds the training step of a model with one loss.
 pub(super) fn step(
     args: &TrainArgs,
@@ -60,17 +75,9 @@ pub(super) fn step(
         device: device.clone(),
         ..Session::training(Arc::new(Context::new(1)), Key::new(0))
     };
-    let setup = StageSetup { comm, schedule, first: &[], session: &session };
-    let stage = Stage::new(setup, |device, layout| {
-        let of_micro = samples / micros;
-        let (store, forward) = match args.model().is_language() {
-            true => language::build(args, device, of_micro, &|_| layout.clone())?,
-            false => build(args, device, of_micro, layout.clone())?,
-        };
-        Ok((store, Box::new(move |tape| forward(tape, LossDivisor::Count(samples)))))
-    })?;
+    let model = staged(args, StagedSetup { comm, schedule, cut: StageCut::Time, session: &session }, micros)?;
     let alone = StrategyRanks::new(args, "none", comm.clone(), device)?;
-    let parallel = alone.share(&stage.store, args)?;
+    let parallel = alone.share(model.store(), args)?;
     let (precision, scale) = (args.precision, args.precision.loss_scale());
     Ok(Box::new(move |context, number| {
         let session = Session {
@@ -80,15 +87,16 @@ pub(super) fn step(
             ..session.clone()
         };
         let step = parallel.begin_step()?;
-        stage.gradients(&session, scale.into())?;
+        let of_micro = |micro: usize| Session { key: session.key.index(micro as u64), ..session.clone() };
+        model.gradients(of_micro, scale.into())?;
         step.finish(|params| {
-            stage.shared.sum_grads(params)?;
+            model.sum_shared_grads(params)?;
             if precision == Precision::F16 {
                 scale_grads(params, 1.0 / scale, context)?;
             }
             optimizer.step(params, 1e-4, context)
         })?;
-        let traffic = stage.pipeline.traffic();
+        let traffic = model.pipeline().traffic();
         let waited = traffic.waited.as_secs_f64();
         let stats = CommStats {
             bytes_sent: traffic.bytes_sent,

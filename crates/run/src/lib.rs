@@ -92,8 +92,8 @@ pub use start::{GitState, RunStart, RunStarts};
 pub use state::{RunActivity, RunState};
 pub use stop::{StopFlag, StopSubscription};
 pub use summary::{
-    ArithmeticRate, BestEvaluation, DeadRank, LeftRank, RankSummary, Summary, SyncSummary, UnitRate,
-    WorldChange,
+    ArithmeticRate, BestEvaluation, DeadRank, LeftRank, PassSummary, RankSummary, StagesSummary, Summary,
+    SyncSummary, UnitRate, WorldChange,
 };
 pub use summary_table::{aligned, finished};
 pub use synchrony_picture::synchrony_svg;

@@ -61,6 +61,31 @@ pub struct RankSummary {
     /// The synchrony statistics, under strategies whose ranks do not take every step together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub synchrony: Option<SyncSummary>,
+    /// The passes of its stages, if the model has stages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stages: Option<StagesSummary>,
+}
+
+/// The passes of a rank that computes some stages of a model. On GPUs times are those in which the host gives out work.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct StagesSummary {
+    /// The seconds that this rank waited for values and gradients of other stages: its bubble, and what messages take.
+    pub waited_seconds: f64,
+    /// Its passes in training steps, by stage and kind.
+    pub passes: Vec<PassSummary>,
+}
+
+/// The passes of a kind over a stage.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct PassSummary {
+    /// The stage; under `interleaved` a rank has several.
+    pub stage: usize,
+    /// The kind: `forward`, `backward`, `backward of inputs` or `backward of weights`.
+    pub pass: String,
+    /// Their number.
+    pub passes: u64,
+    /// Their seconds, without the waiting.
+    pub seconds: f64,
 }
 
 /// The synchrony of a rank with the other ranks.

@@ -57,11 +57,13 @@ pub fn finished(summary: &Summary) -> Vec<String> {
     }
     for rank in &summary.ranks {
         let whole = rank.step_seconds.max(1e-9);
+        let waited = rank.stages.as_ref().map(|stages| 100.0 * stages.waited_seconds / whole);
+        let waited = waited.map(|part| format!("; waited for other stages {part:.0}%")).unwrap_or_default();
         rows.push((
             format!("rank {}", rank.rank),
             format!(
                 "peak memory {}; parameters {}, gradients {}, optimizer {}; sent {}; data {:.0}%, communication {:.0}% \
-                 exposed and {:.0}% hidden",
+                 exposed and {:.0}% hidden{waited}",
                 rank.peak_memory_bytes.map_or_else(|| "unknown".to_owned(), bytes),
                 bytes(rank.parameter_bytes),
                 bytes(rank.gradient_bytes),

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::curves::{assert_near, assert_within, curve, follows_one_rank, tiny_gpt as resolved};
 use crate::harness::engine::{Recorder, run_in, words};
-use crate::harness::results::{checkpoint, contents};
+use crate::harness::results::{checkpoint, contents, summary};
 use crate::harness::{Place, side_by_side};
 
 #[test]
@@ -299,6 +299,31 @@ fn measured_stages_are_those_of_a_run() {
     );
     let told = place.fail("plan tiny-gpt --measure");
     assert!(told.contains("--measure is for the stages of a model: give --parallel pipeline=N"), "{told}");
+}
+
+/// The summary of a run has the passes of each rank, and the time that it waited for other stages.
+#[test]
+fn runs_tell_their_passes_and_how_long_ranks_waited() {
+    let place = Place::new();
+    let line = "train tiny-gpt --ranks 2 --parallel pipeline=2 --steps 3 --out run --set pipeline.schedule=zero-bubble \
+        --set pipeline.micro_batches=4 --set train.global_batch=8 --set train.threads=1 --set eval.enabled=false";
+    let told = place.succeed(line);
+    assert!(told.contains("; waited for other stages "), "{told}");
+    for (rank, of) in summary(&place.path("run")).ranks.into_iter().enumerate() {
+        let stages = of.stages.expect("stages");
+        let passes: Vec<_> =
+            stages.passes.iter().map(|pass| (pass.stage, pass.pass.as_str(), pass.passes)).collect();
+        // Three steps of four micro-batches.
+        let kinds = ["forward", "backward of inputs", "backward of weights"];
+        assert_eq!(passes, kinds.map(|kind| (rank, kind, 12)), "rank {rank}");
+        let busy: f64 = stages.passes.iter().map(|pass| pass.seconds).sum();
+        assert!(busy > 0.0 && stages.waited_seconds >= 0.0, "rank {rank}: {stages:?}");
+        assert!(
+            busy + stages.waited_seconds <= of.step_seconds * 1.01,
+            "rank {rank}: {stages:?} of {}",
+            of.step_seconds
+        );
+    }
 }
 
 #[test]

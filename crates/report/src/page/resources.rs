@@ -16,7 +16,7 @@ use crate::settings::at;
 use phalanx_charts::Unit;
 
 /// The columns of the table of ranks: name, key and unit.
-const COLUMNS: [(&str, &str, Unit); 19] = [
+const COLUMNS: [(&str, &str, Unit); 20] = [
     ("peak memory", "peak_memory_bytes", Unit::Bytes),
     ("parameters", "parameter_bytes", Unit::Bytes),
     ("gradients", "gradient_bytes", Unit::Bytes),
@@ -29,6 +29,7 @@ const COLUMNS: [(&str, &str, Unit); 19] = [
     ("hidden communication", "communication_hidden_seconds", Unit::Seconds),
     ("data loading", "data_seconds", Unit::Seconds),
     ("waiting for other ranks", "synchrony.waited_seconds", Unit::Seconds),
+    ("waiting for other stages", "stages.waited_seconds", Unit::Seconds),
     ("CPU time", "cpu_seconds", Unit::Seconds),
     ("minor page faults", "minor_faults", Unit::Plain),
     ("major page faults", "major_faults", Unit::Plain),

@@ -17,6 +17,7 @@ mod schedule;
 mod shared_stages;
 mod sharing;
 mod stage_params;
+mod staged_model;
 
 pub use block_times::{BlockSeconds, TimedPasses, time_blocks};
 pub use check::{ScheduleCheck, ScheduleLimits};
@@ -30,3 +31,4 @@ pub use schedule::{PipelineSchedule, PipelineSizes, StagePass, StageWork};
 pub use shared_stages::SharedStages;
 pub use sharing::shared_blocks;
 pub use stage_params::StageParams;
+pub use staged_model::{BuiltModel, StageCut, StageLoss, StagedModel, StagedSetup};

@@ -17,6 +17,17 @@ pub enum StagePass {
     BackwardWeight,
 }
 
+impl fmt::Display for StagePass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Forward => "forward",
+            Self::Backward => "backward",
+            Self::BackwardInput => "backward of inputs",
+            Self::BackwardWeight => "backward of weights",
+        })
+    }
+}
+
 /// One entry of a schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StageWork {
@@ -30,13 +41,7 @@ pub struct StageWork {
 
 impl fmt::Display for StageWork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let pass = match self.pass {
-            StagePass::Forward => "forward",
-            StagePass::Backward => "backward",
-            StagePass::BackwardInput => "backward of inputs",
-            StagePass::BackwardWeight => "backward of weights",
-        };
-        write!(f, "{pass} of chunk {} on micro-batch {}", self.chunk, self.micro)
+        write!(f, "{} of chunk {} on micro-batch {}", self.pass, self.chunk, self.micro)
     }
 }
 

@@ -7,8 +7,8 @@ use candle_core::{DType, Device, Tensor};
 use phalanx_collectives::Communicator;
 use phalanx_sharding::ShardingError;
 use phalanx_sharding::pipeline::{
-    BlockOrder, CutCosts, Pipeline, PipelineOptions, PipelineSchedule, PipelineSizes, StageForward,
-    StageParams, StagePasses, TimedPasses, time_blocks,
+    BlockOrder, BuiltModel, CutCosts, Pipeline, PipelineOptions, PipelineSchedule, PipelineSizes, StageCut,
+    StageForward, StageParams, StagePasses, StagedModel, StagedSetup, TimedPasses, time_blocks,
 };
 use phalanx_tensor::backend::Outlines;
 use phalanx_tensor::nn::Linear;
@@ -359,5 +359,44 @@ fn blocks_are_measured_one_at_a_time() {
             let layer = |name: &str| order.blocks().position(|block| block == name).expect("a layer");
             assert_eq!(seconds[layer("transformer.h.0")], seconds[layer("transformer.h.1")]);
         }
+    }
+}
+
+/// A training loop of one's own, with each way to cut a model.
+#[test]
+fn loops_of_ones_own_have_the_gradients_of_one_rank() {
+    const MICROS: usize = 4;
+    const NAME: &str = "gpt2";
+    let of_name = || all_cases().into_iter().find(|case| case.name == NAME).expect("a case");
+    let expected = alone(&of_name(), MICROS, Recompute::Never);
+    for way in ["operations", "time", "blocks"] {
+        let ranks = on_ranks(2, move |comm| {
+            let first = ["transformer.h.1".to_owned()];
+            let cut = match way {
+                "operations" => StageCut::Operations,
+                "time" => StageCut::Time,
+                _ => StageCut::Blocks(&first),
+            };
+            let schedule =
+                PipelineSchedule::named("1f1b", PipelineSizes { ranks: 2, chunks: 1, micros: MICROS });
+            let (schedule, session_of) = (schedule.expect("fits"), |micro| session(micro, Recompute::Never));
+            let setup = StagedSetup { comm: &comm, schedule, cut, session: &session_of(0) };
+            let model = StagedModel::new(setup, |device, layout| {
+                let Model { store, loss } = build(&of_name(), device.clone(), layout);
+                Ok::<_, ShardingError>(BuiltModel { store, loss: Box::new(move |tape, _| loss(tape)) })
+            })
+            .expect("two stages");
+            let losses = model.gradients(session_of, 1.0.into()).expect("gradients");
+            model.sum_shared_grads(model.store().buckets()).expect("sums");
+            let losses = losses.iter().flat_map(|loss| numbers(&loss.to_host().expect("a number"))).collect();
+            Outcome { gradients: gradients(model.store()), losses }
+        });
+        let mut all = Outcome { gradients: BTreeMap::new(), losses: Vec::new() };
+        for Outcome { gradients, losses } in ranks {
+            all.losses.extend(losses);
+            all.gradients.extend(gradients);
+        }
+        let off = difference(&expected, &all);
+        assert!(off <= 1e-14, "{way}: {off:e}");
     }
 }

@@ -17,8 +17,8 @@ use crate::usage::{ProcessUsage, RankEnergy, together};
 use phalanx_run::FailureReport;
 use phalanx_run::write_aside;
 use phalanx_run::{
-    DeadRank, EnergySummary, Machine, RankSummary, RunError, RunFolder, Summary, SyncSummary, WeightsRecord,
-    curves_svg, peak_memory, read_metrics, synchrony_svg,
+    DeadRank, EnergySummary, Machine, RankSummary, RunError, RunFolder, StagesSummary, Summary, SyncSummary,
+    WeightsRecord, curves_svg, peak_memory, read_metrics, synchrony_svg,
 };
 
 /// The numbers of a [`RankSummary`] that ranks exchange.
@@ -28,6 +28,7 @@ const FIELDS: usize = 12;
 #[derive(Default, Serialize, Deserialize)]
 struct RankUsage {
     synchrony: Option<SyncSummary>,
+    stages: Option<StagesSummary>,
     process: ProcessUsage,
     energy: RankEnergy,
 }
@@ -101,7 +102,12 @@ impl Reporter {
         distributed.exchange().sum(&mut table)?;
         let used = self.resources.used();
         let synchrony = state.sync_stats().as_ref().map(synchrony);
-        let own = RankUsage { synchrony, process: used.process, energy: used.energy };
+        let own = RankUsage {
+            synchrony,
+            stages: view.schedule.stages(),
+            process: used.process,
+            energy: used.energy,
+        };
         let own = serde_json::to_string(&own).map_err(|error| TrainError::Setup(error.to_string()))?;
         let all = distributed.exchange().gather_text(&own)?;
         let all: Vec<RankUsage> =
@@ -142,9 +148,10 @@ impl Reporter {
 
 /// The summary of a rank from its row of the table of costs.
 fn rank_summary(row: &[f64], usage: RankUsage) -> RankSummary {
-    let RankUsage { synchrony, process, .. } = usage;
+    let RankUsage { synchrony, stages, process, .. } = usage;
     RankSummary {
         synchrony,
+        stages,
         cpu_seconds: process.cpu_seconds,
         minor_faults: process.minor_faults,
         major_faults: process.major_faults,

@@ -7,6 +7,7 @@ mod virtual_ranks;
 use std::ops::Range;
 use std::sync::Arc;
 
+use phalanx_run::StagesSummary;
 use phalanx_sharding::pipeline::StageForward;
 use phalanx_sharding::{ReducedStep, StepGuard};
 use phalanx_tensor::{Key, Listener, LossFactor, ProcessGroup, Session, Tape};
@@ -46,6 +47,11 @@ pub(super) trait MicroBatchSchedule {
     /// The communication of the schedule itself so far.
     fn traffic(&self) -> Traffic {
         Traffic::default()
+    }
+
+    /// The passes of this rank's stages so far; none if the model has none.
+    fn stages(&self) -> Option<StagesSummary> {
+        None
     }
 
     /// The virtual ranks of this rank; empty if there are none.

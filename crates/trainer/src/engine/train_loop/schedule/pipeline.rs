@@ -6,7 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::DType;
 use phalanx_collectives::Communicator;
-use phalanx_sharding::pipeline::{Pipeline, PipelineOptions, SharedStages, StageForward, StagePasses};
+use phalanx_run::{PassSummary, StagesSummary};
+use phalanx_sharding::pipeline::{
+    PassTotal, Pipeline, PipelineOptions, SharedStages, StageForward, StagePass, StagePasses,
+};
 use phalanx_sharding::{ReducedStep, StepGuard};
 use phalanx_tensor::{LossFactor, ProcessGroup, Session, StageRole};
 
@@ -136,6 +139,22 @@ impl MicroBatchSchedule for PipelineMicroBatches {
     fn traffic(&self) -> Traffic {
         let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         made.values().fold(Traffic::default(), |sum, pipeline| sum + pipeline.traffic().into())
+    }
+
+    fn stages(&self) -> Option<StagesSummary> {
+        let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sums: BTreeMap<(usize, StagePass), PassSummary> = BTreeMap::new();
+        for PassTotal { chunk, pass, passes, time } in made.values().flat_map(|made| made.pass_totals()) {
+            let sum = sums.entry((chunk, pass)).or_insert_with(|| PassSummary {
+                stage: chunk,
+                pass: pass.to_string(),
+                ..PassSummary::default()
+            });
+            sum.passes += passes;
+            sum.seconds += time.as_secs_f64();
+        }
+        let waited = made.values().map(|pipeline| pipeline.traffic().waited.as_secs_f64());
+        Some(StagesSummary { waited_seconds: waited.sum(), passes: sums.into_values().collect() })
     }
 
     fn virtual_ranks(&self) -> Range<usize> {
