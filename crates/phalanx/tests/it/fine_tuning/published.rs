@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::harness::Place;
+use crate::harness::results::copy;
 
 /// A language model whose steps take milliseconds.
 const GPT: &str = "train tiny-gpt --ranks 1 --set model.layers=2 --set model.width=16 --set model.heads=2 --set model.context=16 \
@@ -45,6 +46,11 @@ fn adapters_of_peft_are_used_with_the_model_that_they_change() {
         std::fs::write(&description, json.to_string()).expect("written");
     };
     rename("../base");
+    assert_eq!(written("adapters"), merged);
+    // A folder of that name without a model does not hide it.
+    copy(&place.path("base"), &place.path("adapters/near"));
+    std::fs::create_dir(place.path("near")).expect("makes");
+    rename("near");
     assert_eq!(written("adapters"), merged);
     rename("someone/a-model");
     let said = place.fail("write adapters --prompt two");

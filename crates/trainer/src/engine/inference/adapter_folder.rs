@@ -10,6 +10,9 @@ use crate::engine::TrainError;
 use crate::engine::weights::adapter_names;
 use crate::engine::weights::peft::{self, PeftConfig, name_here};
 
+/// The description of a published model in its folder.
+const FOLDER_CONFIG: &str = "config.json";
+
 /// A folder of adapters of peft.
 #[derive(Debug, Clone)]
 pub struct AdapterFolder {
@@ -45,15 +48,18 @@ impl AdapterFolder {
         Ok(Self { folder: folder.to_owned(), config, layers, trained })
     }
 
-    /// Returns the folder of the model that the adapters change, which their description names: from here, or from their folder.
+    /// Returns the folder of the model that the adapters change, which their description names: from here, or from their folder. One that
+    /// has a model comes before one that has none.
     ///
     /// # Errors
     /// [`TrainError::Setup`] if there is no such folder.
     pub fn base(&self) -> Result<PathBuf, TrainError> {
         let named = self.config.base_model_name_or_path.as_deref().unwrap_or_default();
         let places = [PathBuf::from(named), self.folder.join(named)];
-        let found = places.into_iter().find(|place| !named.is_empty() && place.is_dir());
-        found.ok_or_else(|| {
+        let folders: Vec<PathBuf> =
+            places.into_iter().filter(|place| !named.is_empty() && place.is_dir()).collect();
+        let with_model = folders.iter().find(|folder| folder.join(FOLDER_CONFIG).is_file());
+        with_model.or(folders.first()).cloned().ok_or_else(|| {
             TrainError::Setup(format!(
                 "{}: base_model_name_or_path is {named:?}, which is no folder here; set it to the folder of the model that the adapters change",
                 self.folder.join(peft::CONFIG).display()
