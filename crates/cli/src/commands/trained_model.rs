@@ -17,8 +17,7 @@ use crate::console::err;
 /// The file with the weights of an exported folder.
 pub(super) const FOLDER_WEIGHTS: &str = "model.safetensors";
 
-/// The description of an exported folder.
-pub(super) const FOLDER_CONFIG: &str = "config.json";
+pub(super) use phalanx_trainer::engine::FOLDER_CONFIG;
 
 /// Keys outside of `[model]` by which images are prepared.
 const PREPARATION: [&str; 6] = [

@@ -26,6 +26,11 @@ pub(crate) fn curve(folder: &Path, resolved: &Resolved) -> Vec<Vec<f64>> {
     recorder.train(&run_in(folder), resolved)
 }
 
+/// The losses of the steps of a run.
+pub(crate) fn losses(folder: &Path, resolved: &Resolved) -> Vec<Vec<f64>> {
+    Recorder::of_steps(|report| vec![report.phases[0].loss]).train(&run_in(folder), resolved)
+}
+
 pub(crate) fn assert_near(what: &str, found: &[Vec<f64>], expected: &[Vec<f64>]) {
     assert_within(1e-5, what, found, expected);
 }

@@ -5,8 +5,8 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::curves::{assert_near, assert_within, curve, follows_one_rank, tiny_gpt as resolved};
-use crate::harness::engine::{Recorder, run_in, words};
+use crate::curves::{assert_near, assert_within, curve, follows_one_rank, losses, tiny_gpt as resolved};
+use crate::harness::engine::{Recorder, resolve, run_in, words};
 use crate::harness::results::{checkpoint, contents, summary};
 use crate::harness::{Place, side_by_side};
 
@@ -74,11 +74,7 @@ fn a_diffusion_network_in_stages_follows_one_rank() {
             model.attention=[false,true] model.groups=4 model.heads=4 model.text_width=16 model.text_layers=1 model.text_heads=4 \
             model.text_context=12 model.sample_steps=2 model.drop_text=0.3 model.dropout=0.1 train.global_batch=8 train.threads=1 \
             train.clip_norm=0.5 train.ema=0.9 eval.enabled=false log.every=1 sample.rows=1 sample.columns=1 train.steps=3";
-        let own = format!("train.ranks={ranks}");
-        let resolved =
-            phalanx::program().resolve("tiny", &words(&[common, &own, further])).expect("known settings");
-        resolved.validate().unwrap_or_else(|error| panic!("{further}: {error}"));
-        resolved
+        resolve(&[common, &format!("train.ranks={ranks}"), further])
     };
     let one = curve(&place.path("one"), &unet(1, "train.accumulate=4"));
     let meshes = [
@@ -141,11 +137,7 @@ fn phases_of_several_networks_go_through_the_stages() {
             model.stage2_df_dim=3 model.residual_blocks=1 model.condition=6 model.noise=4";
         let common = "train.global_batch=8 train.threads=1 train.clip_norm=1000000 data.images=16 data.test_images=4 eval.enabled=false \
             log.every=1 sample.rows=1 sample.columns=1 train.steps=2 schedule.warmup_steps=0 optim.kind=sgd optim.lr=0.000001";
-        let own = format!("train.ranks={ranks}");
-        let resolved = phalanx::program()
-            .resolve("tiny", &words(&[gan, common, &own, further]))
-            .expect("known settings");
-        resolved.validate().unwrap_or_else(|error| panic!("{name}: {error}"));
+        let resolved = resolve(&[gan, common, &format!("train.ranks={ranks}"), further]);
         let recorder = Recorder::of_steps(|report| {
             let norms = report.updates.iter().map(|update| update.gradient_norm.expect("clips"));
             report.phases.iter().map(|phase| phase.loss).chain(norms).collect::<Vec<f64>>()
@@ -164,25 +156,20 @@ fn phases_of_several_networks_go_through_the_stages() {
 #[test]
 fn batches_that_are_not_full_go_through_the_stages() {
     let place = Place::new();
-    let losses = |name: &str, ranks: usize, further: &str| {
+    let run = |name: &str, ranks: usize, further: &str| {
         let common = "model.kind=mlp model.mlp_width=20 train.global_batch=16 train.threads=1 data.images=19 data.test_images=4 eval.every=0 \
             data.tail=ragged log.every=1 train.epochs=3";
-        let own = format!("train.ranks={ranks}");
-        let resolved =
-            phalanx::program().resolve("tiny", &words(&[common, &own, further])).expect("known settings");
-        resolved.validate().unwrap_or_else(|error| panic!("{name}: {error}"));
-        let recorder = Recorder::of_steps(|report| vec![report.phases[0].loss]);
-        recorder.train(&run_in(&place.path(name)), &resolved)
+        losses(&place.path(name), &resolve(&[common, &format!("train.ranks={ranks}"), further]))
     };
-    let one = losses("one", 1, "");
+    let one = run("one", 1, "");
     assert!(one.len() > 4, "{} steps", one.len());
     for (name, ranks, further) in [
         ("two", 2, "parallel.pipeline=2 pipeline.micro_batches=8"),
         ("four", 4, "parallel.pipeline=2 pipeline.micro_batches=8"),
-        ("interleaved", 2, "parallel.pipeline=2 pipeline.schedule=zero-bubble pipeline.micro_batches=4"),
+        ("zero-bubble", 2, "parallel.pipeline=2 pipeline.schedule=zero-bubble pipeline.micro_batches=4"),
         ("fsdp", 4, "parallel.pipeline=2 parallel.shard=2 train.strategy=fsdp pipeline.micro_batches=8"),
     ] {
-        assert_near(name, &losses(name, ranks, further), &one);
+        assert_near(name, &run(name, ranks, further), &one);
     }
 }
 
@@ -203,10 +190,7 @@ fn measures_of_earlier_stages_are_told() {
     let measures = |name: &str, ranks: usize, further: &str| {
         let common = "model.widths=[16,16] train.global_batch=8 train.threads=1 data.images=16 data.test_images=4 eval.every=0 log.every=1 \
             sample.rows=1 sample.columns=1 train.steps=2";
-        let own = format!("train.ranks={ranks}");
-        let resolved =
-            phalanx::program().resolve("tiny", &words(&[common, &own, further])).expect("known settings");
-        resolved.validate().unwrap_or_else(|error| panic!("{name}: {error}"));
+        let resolved = resolve(&[common, &format!("train.ranks={ranks}"), further]);
         let recorder = Recorder::of_steps(|report| {
             let phase = &report.phases[0];
             phase.measures.iter().map(|(_, number)| *number).chain([phase.loss]).collect::<Vec<f64>>()

@@ -2,10 +2,8 @@
 
 use std::path::Path;
 
-use phalanx_trainer::config::Resolved;
-
-use crate::curves::{assert_near, curve, follows_one_rank, tiny_gpt as resolved};
-use crate::harness::engine::{Recorder, run_in, try_train, words};
+use crate::curves::{assert_near, assert_within, curve, follows_one_rank, losses, tiny_gpt as resolved};
+use crate::harness::engine::{Recorder, resolve, run_in, try_train, words};
 use crate::harness::results::{checkpoint, contents, json};
 use crate::harness::{Place, side_by_side};
 use crate::mesh_pairs::MESHES_OF_SIX_HEADS;
@@ -144,17 +142,10 @@ fn networks_of_images_go_from_mesh_to_mesh() {
             sample.rows=1 sample.columns=1 train.steps=8 schedule.warmup_steps=0 optim.kind=sgd optim.lr=0.000001";
         let resolved = |ranks: usize, steps: u64, further: &str| {
             let own = format!("train.ranks={ranks} train.stop_step={steps}");
-            let resolved = phalanx::program().resolve("tiny", &words(&[subject, common, &own, further]));
-            resolved
-                .and_then(|resolved| resolved.validate().map(|()| resolved))
-                .unwrap_or_else(|error| panic!("{name}: {error}"))
+            resolve(&[subject, common, &own, further])
         };
-        let steps = |folder: &str, resolved: &Resolved| {
-            let recorder = Recorder::of_steps(|report| vec![report.phases[0].loss]);
-            recorder.train(&run_in(&place.path(folder)), resolved)
-        };
-        let one = steps(&format!("{name}-one"), &resolved(1, 6, ""));
-        let moved = format!("{name}-moved");
+        let [one, moved] = ["one", "moved"].map(|run| place.path(&format!("{name}-{run}")));
+        let expected = losses(&one, &resolved(1, 6, ""));
         let meshes = [
             (2, "parallel.tensor=2"),
             (2, "parallel.pipeline=2 pipeline.micro_batches=1 eval.enabled=false"),
@@ -162,13 +153,10 @@ fn networks_of_images_go_from_mesh_to_mesh() {
         ];
         let mut found = Vec::new();
         for (at, (ranks, further)) in meshes.into_iter().enumerate() {
-            found.extend(steps(&moved, &resolved(ranks, 2 * (at as u64 + 1), further)));
+            found.extend(losses(&moved, &resolved(ranks, 2 * (at as u64 + 1), further)));
         }
-        for (step, (found, one)) in found.iter().flatten().zip(one.iter().flatten()).enumerate() {
-            assert!((found - one).abs() <= 1e-3 * one.abs(), "{name}, {step}: {found}, not {one}");
-        }
-        let [moved, one] = [moved, format!("{name}-one")].map(|run| checkpoint(&place.path(&run), 6));
-        assert_near_contents(name, kinds, &moved, &one);
+        assert_within(1e-3, name, &found, &expected);
+        assert_near_contents(name, kinds, &checkpoint(&moved, 6), &checkpoint(&one, 6));
     });
 }
 
@@ -178,12 +166,7 @@ fn perceptrons_on_six_and_eight_ranks_follow_one_rank() {
     let steps = |name: &str, ranks: usize, further: &str| {
         let common = "model.kind=mlp model.mlp_width=20 train.global_batch=12 train.threads=1 data.images=24 data.test_images=4 eval.every=0 \
             log.every=1 train.steps=4";
-        let own = format!("train.ranks={ranks}");
-        let resolved =
-            phalanx::program().resolve("tiny", &words(&[common, &own, further])).expect("known settings");
-        resolved.validate().unwrap_or_else(|error| panic!("{name}: {error}"));
-        let recorder = Recorder::of_steps(|report| vec![report.phases[0].loss]);
-        recorder.train(&run_in(&place.path(name)), &resolved)
+        losses(&place.path(name), &resolve(&[common, &format!("train.ranks={ranks}"), further]))
     };
     let one = steps("one", 1, "");
     let meshes = [

@@ -80,10 +80,13 @@ pub fn time_blocks<P: TimedPasses>(
     let mut known: BTreeMap<String, BlockSeconds> = BTreeMap::new();
     let mut all = Vec::with_capacity(order.len());
     for place in 0..order.len() {
-        let likeness = likeness(order, passes, place);
+        let divided = passes.iter().enumerate();
+        let divided = divided.map(|(at, pass)| order.divide(at, pass, &[0, place, place + 1]));
+        let divided = divided.collect::<Result<Vec<_>>>()?;
+        let likeness = likeness(passes, &divided);
         let seconds = match known.get(&likeness) {
             Some(seconds) => *seconds,
-            None => time_block(timed, (order, passes), place, (device, dtype))?,
+            None => time_block(timed, &divided, (device, dtype))?,
         };
         known.insert(likeness, seconds);
         all.push(seconds);
@@ -91,12 +94,12 @@ pub fn time_blocks<P: TimedPasses>(
     Ok(all)
 }
 
-/// Describes the ops and shapes of a block, without the names of its parameters.
-fn likeness(order: &BlockOrder, passes: &[&TracedPass], place: usize) -> String {
+/// Describes the ops and shapes of a block and of the code behind it, without the names of its parameters.
+fn likeness(passes: &[&TracedPass], divided: &[DividedPass]) -> String {
     let mut told = String::new();
-    for (at, pass) in passes.iter().enumerate() {
-        let calls = order.calls_of(at, place);
-        for value in pass.values.iter().filter(|value| value.call.is_some_and(|call| calls.contains(&call))) {
+    for (at, (pass, divided)) in passes.iter().zip(divided).enumerate() {
+        let planned = divided.plans[OWN].values.iter();
+        for (value, _) in pass.values.iter().zip(planned).filter(|(_, planned)| planned.chunk == OWN) {
             told += &format!("{at} {} {:?} {:?} {};", value.op, value.shape, value.dtype, value.needs_grad);
         }
     }
@@ -106,17 +109,11 @@ fn likeness(order: &BlockOrder, passes: &[&TracedPass], place: usize) -> String 
 /// Measures a block.
 fn time_block<P: TimedPasses>(
     timed: &mut P,
-    (order, passes): (&BlockOrder, &[&TracedPass]),
-    place: usize,
+    divided: &[DividedPass],
     (device, dtype): (&ComputeDevice, DType),
 ) -> Result<BlockSeconds, P::Error> {
     let mut params = StageParams::default();
-    let mut divided = Vec::with_capacity(passes.len());
-    for (at, pass) in passes.iter().enumerate() {
-        let pass = order.divide(at, pass, &[0, place, place + 1])?;
-        params.add(&pass, &[0, OWN, 2]);
-        divided.push(pass);
-    }
+    divided.iter().for_each(|pass| params.add(pass, &[0, OWN, 2]));
     let model = timed.build(&Arc::new(params), OWN)?;
     let messages = Arc::new(MadeUp(device.clone()));
     let mut least: Option<BlockSeconds> = None;

@@ -170,12 +170,6 @@ impl BlockOrder {
         self.places.iter().map(|place| &*place.block)
     }
 
-    /// The calls of a block in a pass.
-    pub(super) fn calls_of(&self, pass: usize, place: usize) -> Vec<usize> {
-        let calls = self.calls[pass].iter().enumerate();
-        calls.filter(|(_, of_call)| **of_call == place).map(|(call, _)| call).collect()
-    }
-
     /// The costs by operations of products alone.
     pub fn operations(&self) -> CutCosts {
         CutCosts { blocks: self.places.iter().map(|place| place.operations as f64).collect(), byte: 0.0 }

@@ -45,11 +45,16 @@ impl SharedStages {
         params: impl IntoIterator<Item = &'a ParamBucket>,
     ) -> phalanx_tensor::Result<()> {
         for bucket in params.into_iter().filter(|bucket| !bucket.stages().is_empty()) {
+            let Some(grads) = bucket.owned_grads()? else { continue };
             let shared = self.0.iter().find(|shared| *shared.ranks == *bucket.stages());
-            if let (Some(shared), Some(grads)) = (shared, bucket.owned_grads()?) {
-                let failed = |source| TensorError::Hook { op: "sum over stages", source };
-                shared.group.all_reduce(grads.array()).map_err(failed)?;
-            }
+            let shared = shared.ok_or_else(|| {
+                let stages = bucket.stages();
+                TensorError::Backward(format!(
+                    "ranks {stages:?} of the pipeline hold a parameter and are not connected"
+                ))
+            })?;
+            let failed = |source| TensorError::Hook { op: "sum over stages", source };
+            shared.group.all_reduce(grads.array()).map_err(failed)?;
         }
         Ok(())
     }

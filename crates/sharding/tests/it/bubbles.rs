@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor};
 use phalanx_collectives::{Clock, Communicator, ReduceOp, SimulatedLink, threads_over};
-use phalanx_sharding::pipeline::{PipelineSchedule, PipelineSizes};
+use phalanx_sharding::pipeline::{PipelineSchedule, PipelineSizes, StageCut};
 use phalanx_tensor::{Block, Init, Param, Recompute, Scope, Tape, TensorPlan, Value, ops};
 
 use crate::cut_case::{Case, Loss, case};
-use crate::pipeline::rank_of;
+use crate::pipeline::{session, staged};
 
 /// The milliseconds of a stage's passes: forward, and the gradients of inputs and of weights.
 const FORWARD: u64 = 20;
@@ -91,13 +91,13 @@ struct RankStep {
 
 fn step(comm: &Communicator, schedule: PipelineSchedule) -> RankStep {
     let sizes = (schedule.ranks.len(), schedule.num_chunks() / schedule.ranks.len());
-    let made = rank_of(comm.clone(), &slow(sizes.0, sizes.1), schedule, Recompute::Never);
-    let (pipeline, mut passes) = made.unwrap_or_else(|error| panic!("{error}"));
+    let plan = (schedule, StageCut::Operations);
+    let model = staged(comm, &slow(sizes.0, sizes.1), plan, Recompute::Never).expect("stages");
     let mut begun = [comm.clock().now().as_secs_f64()];
     comm.all_reduce(&mut begun, ReduceOp::Max).expect("sound");
-    pipeline.run(&mut passes).unwrap_or_else(|error| panic!("{error}"));
+    model.gradients(|micro| session(micro, Recompute::Never), 1.0.into()).expect("gradients");
     let ended = comm.clock().now().as_secs_f64();
-    let busy = pipeline.pass_totals().iter().map(|total| total.time.as_secs_f64()).sum();
+    let busy = model.pipeline().pass_totals().iter().map(|total| total.time.as_secs_f64()).sum();
     RankStep { begun: begun[0], ended, busy }
 }
 

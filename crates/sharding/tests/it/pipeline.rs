@@ -1,14 +1,14 @@
 //! Models whose depth is cut over ranks, against one rank with as many micro-batches.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use candle_core::{DType, Device, Tensor};
 use phalanx_collectives::Communicator;
 use phalanx_sharding::ShardingError;
 use phalanx_sharding::pipeline::{
-    BlockOrder, BuiltModel, CutCosts, Pipeline, PipelineOptions, PipelineSchedule, PipelineSizes, StageCut,
-    StageForward, StageParams, StagePasses, StagedModel, StagedSetup, TimedPasses, time_blocks,
+    BlockOrder, BuiltModel, CutCosts, PipelineSchedule, PipelineSizes, StageCut, StageForward, StageParams,
+    StagedModel, StagedSetup, TimedPasses, time_blocks,
 };
 use phalanx_tensor::backend::Outlines;
 use phalanx_tensor::nn::Linear;
@@ -35,7 +35,7 @@ fn build(case: &Case, device: ComputeDevice, layout: Option<Arc<dyn ParamLayout>
     Model { store: builder.build().expect("memory"), loss }
 }
 
-fn session(micro: usize, recompute: Recompute) -> Session {
+pub(crate) fn session(micro: usize, recompute: Recompute) -> Session {
     let key = Key::new(1).index(micro as u64);
     Session { recompute, ..Session::training(Arc::new(Context::new(1)), key) }
 }
@@ -83,82 +83,31 @@ fn alone(case: &Case, micros: usize, recompute: Recompute) -> Outcome {
     Outcome { gradients: gradients(&model.store), losses }
 }
 
-/// The passes of a rank.
-pub(crate) struct Passes {
-    model: Model,
+/// Makes one of the ranks of a pipeline.
+pub(crate) fn staged(
+    comm: &Communicator,
+    case: &Case,
+    (schedule, cut): (PipelineSchedule, StageCut<'_>),
     recompute: Recompute,
-    losses: BTreeMap<usize, f64>,
-}
-
-/// The errors of passes.
-#[derive(Debug)]
-pub(crate) struct Failure(String);
-
-impl std::fmt::Display for Failure {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl From<ShardingError> for Failure {
-    fn from(error: ShardingError) -> Self {
-        Self(error.to_string())
-    }
-}
-
-impl From<TensorError> for Failure {
-    fn from(error: TensorError) -> Self {
-        Self(error.to_string())
-    }
-}
-
-impl StagePasses for Passes {
-    type Error = Failure;
-
-    fn forward(&mut self, micro: usize, role: StageRole) -> Result<StageForward, Failure> {
-        let tape = Tape::recording(Session { stage: Some(role), ..session(micro, self.recompute) });
-        let loss = (self.model.loss)(&tape)?;
-        if let Ok(number) = loss.tensor() {
-            self.losses.insert(micro, numbers(&number)[0]);
-        }
-        Ok(StageForward { tape, loss })
-    }
-
-    fn before_backward(&mut self, _: usize, _: bool) {}
+) -> phalanx_sharding::Result<StagedModel> {
+    let setup = StagedSetup { comm, schedule, cut, session: &session(0, recompute) };
+    StagedModel::new(setup, |device, layout| {
+        let Model { store, loss } = build(case, device.clone(), layout);
+        Ok(BuiltModel { store, loss: Box::new(move |tape, _| loss(tape)) })
+    })
 }
 
 /// Trains on one of the ranks. Gradients are those of the parameters that it reads.
 fn on_rank(
-    comm: Communicator,
+    comm: &Communicator,
     case: &Case,
-    schedule: PipelineSchedule,
+    plan: (PipelineSchedule, StageCut<'_>),
     recompute: Recompute,
-) -> Result<Outcome, Failure> {
-    let (pipeline, mut passes) = rank_of(comm, case, schedule, recompute)?;
-    pipeline.run(&mut passes)?;
-    let gradients = gradients(&passes.model.store);
-    Ok(Outcome { gradients, losses: passes.losses.into_values().collect() })
-}
-
-/// Makes one of the ranks.
-pub(crate) fn rank_of(
-    comm: Communicator,
-    case: &Case,
-    schedule: PipelineSchedule,
-    recompute: Recompute,
-) -> Result<(Pipeline, Passes), Failure> {
-    let traced = trace(case, recompute);
-    let order = BlockOrder::of(&[&traced])?;
-    let first = order.balanced(&[&traced], &order.operations(), schedule.num_chunks())?;
-    let pass = order.divide(0, &traced, &first)?;
-    let (rank, clock) = (comm.rank(), comm.clock());
-    let mut params = StageParams::default();
-    params.add(&pass, &schedule.ranks_of_chunks()?);
-    let options = PipelineOptions { dtype: DType::F64, first_channel: 100, clock, pairs: None };
-    let pipeline = Pipeline::new(comm, schedule, pass, options)?;
-    let layout = Arc::new(params).layout(rank, None);
-    let model = build(case, ComputeDevice::host(), Some(layout));
-    Ok((pipeline, Passes { model, recompute, losses: BTreeMap::new() }))
+) -> phalanx_sharding::Result<Outcome> {
+    let model = staged(comm, case, plan, recompute)?;
+    let losses = model.gradients(|micro| session(micro, recompute), 1.0.into())?;
+    let losses = losses.iter().flat_map(|loss| numbers(&loss.to_host().expect("a number"))).collect();
+    Ok(Outcome { gradients: gradients(model.store()), losses })
 }
 
 /// A linear layer that also passes its input on.
@@ -207,13 +156,13 @@ fn all_cases() -> Vec<Case> {
 /// Trains on ranks, and adds up the gradients of parameters that several of them read.
 fn together(
     name: &'static str,
-    schedule: &PipelineSchedule,
+    (schedule, cut): (&PipelineSchedule, StageCut<'static>),
     recompute: Recompute,
-) -> Result<Outcome, String> {
+) -> phalanx_sharding::Result<Outcome> {
     let schedule = schedule.clone();
     let ranks = on_ranks(schedule.ranks.len(), move |comm| {
         let case = all_cases().into_iter().find(|case| case.name == name).expect("a case");
-        on_rank(comm, &case, schedule.clone(), recompute).map_err(|Failure(told)| told)
+        on_rank(&comm, &case, (schedule.clone(), cut), recompute)
     });
     let mut all = Outcome { gradients: BTreeMap::new(), losses: Vec::new() };
     for rank in ranks {
@@ -272,7 +221,7 @@ fn models_in_stages_have_the_gradients_of_one_rank() {
             {
                 let sizes = PipelineSizes { ranks, chunks, micros: MICROS };
                 let schedule = PipelineSchedule::named(kind, sizes).expect("fits");
-                match together(name, &schedule, recompute) {
+                match together(name, (&schedule, StageCut::Operations), recompute) {
                     Ok(outcome) => {
                         let off = difference(&expected, &outcome);
                         if off > if EQUAL_BITS.contains(&name) { 0.0 } else { 1e-14 } {
@@ -329,14 +278,19 @@ fn chunks_cost_as_little_as_they_can() {
 struct TimedCase<'a>(&'a Case);
 
 impl TimedPasses for TimedCase<'_> {
-    type Error = Failure;
+    type Error = ShardingError;
     type Model = Model;
 
-    fn build(&mut self, params: &Arc<StageParams>, rank: usize) -> Result<Model, Failure> {
+    fn build(&mut self, params: &Arc<StageParams>, rank: usize) -> phalanx_sharding::Result<Model> {
         Ok(build(self.0, ComputeDevice::host(), Some(params.layout(rank, None))))
     }
 
-    fn forward(&mut self, model: &Model, _: usize, role: StageRole) -> Result<StageForward, Failure> {
+    fn forward(
+        &mut self,
+        model: &Model,
+        _: usize,
+        role: StageRole,
+    ) -> phalanx_sharding::Result<StageForward> {
         let tape = Tape::recording(Session { stage: Some(role), ..session(0, Recompute::Never) });
         let loss = (model.loss)(&tape)?;
         Ok(StageForward { tape, loss })
@@ -362,41 +316,17 @@ fn blocks_are_measured_one_at_a_time() {
     }
 }
 
-/// A training loop of one's own, with each way to cut a model.
+/// Each way to cut a model has the gradients of one rank.
 #[test]
-fn loops_of_ones_own_have_the_gradients_of_one_rank() {
-    const MICROS: usize = 4;
-    const NAME: &str = "gpt2";
-    let of_name = || all_cases().into_iter().find(|case| case.name == NAME).expect("a case");
-    let expected = alone(&of_name(), MICROS, Recompute::Never);
-    for way in ["operations", "time", "blocks"] {
-        let ranks = on_ranks(2, move |comm| {
-            let first = ["transformer.h.1".to_owned()];
-            let cut = match way {
-                "operations" => StageCut::Operations,
-                "time" => StageCut::Time,
-                _ => StageCut::Blocks(&first),
-            };
-            let schedule =
-                PipelineSchedule::named("1f1b", PipelineSizes { ranks: 2, chunks: 1, micros: MICROS });
-            let (schedule, session_of) = (schedule.expect("fits"), |micro| session(micro, Recompute::Never));
-            let setup = StagedSetup { comm: &comm, schedule, cut, session: &session_of(0) };
-            let model = StagedModel::new(setup, |device, layout| {
-                let Model { store, loss } = build(&of_name(), device.clone(), layout);
-                Ok::<_, ShardingError>(BuiltModel { store, loss: Box::new(move |tape, _| loss(tape)) })
-            })
-            .expect("two stages");
-            let losses = model.gradients(session_of, 1.0.into()).expect("gradients");
-            model.sum_shared_grads(model.store().buckets()).expect("sums");
-            let losses = losses.iter().flat_map(|loss| numbers(&loss.to_host().expect("a number"))).collect();
-            Outcome { gradients: gradients(model.store()), losses }
-        });
-        let mut all = Outcome { gradients: BTreeMap::new(), losses: Vec::new() };
-        for Outcome { gradients, losses } in ranks {
-            all.losses.extend(losses);
-            all.gradients.extend(gradients);
-        }
-        let off = difference(&expected, &all);
-        assert!(off <= 1e-14, "{way}: {off:e}");
+fn models_are_cut_in_each_way() {
+    static FIRST: LazyLock<[String; 1]> = LazyLock::new(|| ["transformer.h.1".to_owned()]);
+    let (name, sizes) = ("gpt2", PipelineSizes { ranks: 2, chunks: 1, micros: 4 });
+    let case = all_cases().into_iter().find(|case| case.name == name).expect("a case");
+    let expected = alone(&case, sizes.micros, Recompute::Never);
+    let schedule = PipelineSchedule::named("1f1b", sizes).expect("fits");
+    for cut in [StageCut::Operations, StageCut::Time, StageCut::Blocks(FIRST.as_slice())] {
+        let found = together(name, (&schedule, cut), Recompute::Never).expect("two stages");
+        let off = difference(&expected, &found);
+        assert!(off <= 1e-14, "{cut:?}: {off:e}");
     }
 }

@@ -39,6 +39,7 @@ mod training;
 
 mod checkpoint;
 mod estimate;
+mod first_step;
 mod generative_metrics;
 mod inference;
 mod stages;
@@ -58,11 +59,11 @@ pub use error::{Divergence, TrainError};
 pub use estimate::{Estimate, estimate};
 pub use generative_metrics::ConfusedValues;
 pub use inference::{
-    AdapterFolder, ClassAnswer, DrawnPictures, ExplainOptions, Explanation, GridStyle, ImageMetadata,
-    METADATA_KEY, ModelAdapters, ModelMetadata, ModelPlan, OnnxExport, Picture, PredictOptions,
-    PredictOutcome, Prediction, ReadPicture, RunEvaluation, SampleReport, TrainedModel, TrainedWeights,
-    WordMap, describe, draw_pictures, evaluate_model, explain_model, export_onnx, plan_memory, predict,
-    predict_texts, sample_model, write_texts,
+    AdapterFolder, ClassAnswer, DrawnPictures, ExplainOptions, Explanation, FOLDER_CONFIG, GridStyle,
+    ImageMetadata, METADATA_KEY, ModelAdapters, ModelMetadata, ModelPlan, OnnxExport, Picture,
+    PredictOptions, PredictOutcome, Prediction, ReadPicture, RunEvaluation, SampleReport, TrainedModel,
+    TrainedWeights, WordMap, describe, draw_pictures, evaluate_model, explain_model, export_onnx,
+    plan_memory, predict, predict_texts, sample_model, write_texts,
 };
 pub use observer::{
     Event, NoopObserver, Observer, PhaseReport, ScaledRate, Started, StartedRanks, StepRange, StepReport,

@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use phalanx_tensor::backend::Outlines;
 use phalanx_tensor::{
-    ArithmeticCount, ComputeDevice, Context, GroupTraffic, Key, OutlineGroup, ProcessGroup, Session, Tape,
-    TensorError, TensorGroup, TensorRank, take_peak_recorded_bytes,
+    ArithmeticCount, Context, GroupTraffic, OutlineGroup, Session, TensorError, TensorRank,
+    take_peak_recorded_bytes,
 };
 
-use super::data::{Data, StepSamples};
-use super::distributed::{Distributed, RankBatch};
-use super::training::{BuildTarget, Built, StepInput, Task, Weights};
-use super::{TrainError, precision};
-use crate::config::{Config, Offload};
+use super::TrainError;
+use super::data::Data;
+use super::first_step::{FirstForward, FirstStep};
+use super::training::Task;
+use crate::config::Config;
 
 /// The work, the memory and the messages of ranks in the first step.
 #[derive(Debug, Clone)]
@@ -54,19 +54,13 @@ impl StepOutline {
 /// Errors of opening the data, of building the networks, and of the step: shapes that do not match, and values that are not what an op
 /// needs on ranks that share layers, with the block.
 pub fn outline_step(task: &Task, config: &Config) -> Result<StepOutline, TrainError> {
-    let alone = Distributed::none();
-    let data = Data::open(config, task.open_data(config), &alone, &ComputeDevice::host(), 0)?;
-    outline_step_of(task, config, &data)
+    outline_step_of(&FirstStep::read(task, config, None)?)
 }
 
 /// Tells layers that do not fit as they are cut, by a step without numbers, before a training begins; with `data` of the host, if it is
 /// open. A training that reads numbers in its step is not checked.
 pub(super) fn check_cuts(task: &Task, config: &Config, data: Option<&Data>) -> Result<(), TrainError> {
-    let outline = match data {
-        Some(data) => outline_step_of(task, config, data),
-        None => outline_step(task, config),
-    };
-    match outline {
+    match FirstStep::read(task, config, data).and_then(|step| outline_step_of(&step)) {
         Err(TrainError::Tensor(error @ TensorError::NoNumbers { .. })) => {
             tracing::info!("cuts are not checked before the first step: {error}");
             Ok(())
@@ -75,57 +69,37 @@ pub(super) fn check_cuts(task: &Task, config: &Config, data: Option<&Data>) -> R
     }
 }
 
-/// As [`outline_step`], with data that is open.
-fn outline_step_of(task: &Task, config: &Config, data: &Data) -> Result<StepOutline, TrainError> {
-    let plan = data.plan(config)?;
-    let first = RankBatch { rank: Some(0), ranks: config.data_ranks() };
-    let samples = data.feed(config, &plan, &Distributed::none(), first, 0)?.next()?;
-    let rank = |tensor| outline_rank(task, config, data.num_classes(), (&samples, tensor));
-    let ranks = match config.tensor_ranks() {
-        None => vec![rank(None)?],
-        Some(ranks) => {
-            (0..ranks).map(|at| rank(Some(TensorRank { rank: at, ranks }))).collect::<Result<_, _>>()?
-        }
+/// Runs a first step as each of the ranks.
+fn outline_step_of(step: &FirstStep<'_>) -> Result<StepOutline, TrainError> {
+    let ranks = match step.config().tensor_ranks() {
+        None => vec![outline_rank(step, None)?],
+        Some(ranks) => (0..ranks)
+            .map(|rank| outline_rank(step, Some(TensorRank { rank, ranks })))
+            .collect::<Result<_, _>>()?,
     };
-    let samples = samples.micro_batches.iter().map(|micro_batch| micro_batch.batch.len()).sum();
+    let samples = step.micro_batches().map(|micro_batch| micro_batch.batch.len()).sum();
     Ok(StepOutline { samples, ranks })
 }
 
 /// Runs the step as one rank.
-fn outline_rank(
-    task: &Task,
-    config: &Config,
-    classes: usize,
-    (samples, tensor): (&StepSamples, Option<TensorRank>),
-) -> Result<RankOutline, TrainError> {
-    // Nothing is moved to a host.
-    let mut config = config.clone();
-    config.train.offload = Offload::None;
-    let config = &config;
+fn outline_rank(step: &FirstStep<'_>, tensor: Option<TensorRank>) -> Result<RankOutline, TrainError> {
     let outlines = Outlines::new();
     let device = outlines.device();
-    let target = BuildTarget { tensor, ..BuildTarget::whole(Weights::Placeholder, &device) };
-    let built = task.build(config, Some(classes), target)?;
+    let built = step.build(&device, tensor, None)?;
     let group = tensor.map(|TensorRank { rank, ranks }| Arc::new(OutlineGroup::new(rank, ranks)));
     let arithmetic = ArithmeticCount::default();
-    let session = Session {
-        recompute: precision::recompute(config),
-        precision: config.train.precision,
-        device,
-        tensor_group: group.clone().map(|ranks| TensorGroup {
-            ranks,
-            splits_sequences: config.tensor.sequence,
-            overlaps: false,
-        }),
-        arithmetic: arithmetic.clone(),
-        ..Session::training(Arc::new(Context::new(1)), Key::new(config.train.seed))
-    };
+    let session = step.session(Arc::new(Context::new(1)), &device, group.clone());
+    let session = Session { arithmetic: arithmetic.clone(), ..session };
     let _ = take_peak_recorded_bytes();
     let mut has_split = false;
     for phase in 0..built.training.phases().len() {
-        has_split |= run_phase(&built, phase, &session, samples)?;
+        for micro_batch in step.micro_batches() {
+            let FirstForward { tape, loss } = step.forward(&built, phase, (micro_batch, &session))?;
+            tape.backward(&loss)?;
+            has_split |= tape.has_split_sequences();
+        }
     }
-    if config.tensor.sequence && !has_split {
+    if step.config().tensor.sequence && !has_split {
         return Err(TrainError::Setup(
             "tensor.sequence = true, and this training has no sequences that ranks could share: language models have, of as many tokens as \
              ranks or more"
@@ -142,32 +116,4 @@ fn outline_rank(
         recorded: bytes(take_peak_recorded_bytes()),
         traffic: group.map(|group| group.traffic()).unwrap_or_default(),
     })
-}
-
-/// Runs forward and backward of a phase on all micro-batches. Returns true if ranks had some positions of sequences.
-fn run_phase(
-    built: &Built,
-    phase: usize,
-    session: &Session,
-    samples: &StepSamples,
-) -> Result<bool, TrainError> {
-    let phases = built.training.phases();
-    let constants = phases[phase].constants(&built.networks);
-    let mut has_split = false;
-    for micro_batch in samples.micro_batches.iter().filter(|micro_batch| !micro_batch.batch.is_empty()) {
-        let others = micro_batch.ranks;
-        let batch_group =
-            (others > 1).then(|| Arc::new(OutlineGroup::new(0, others)) as Arc<dyn ProcessGroup>);
-        let tape = Tape::recording(Session {
-            sample_offset: micro_batch.offset,
-            batch_group,
-            frozen: constants.clone(),
-            ..session.clone()
-        });
-        let step = StepInput::new(&tape, &micro_batch.batch, samples.global_weight, 0, session.key);
-        let loss = built.training.loss(phase, &step)?;
-        tape.backward(&loss.value)?;
-        has_split |= tape.has_split_sequences();
-    }
-    Ok(has_split)
 }

@@ -11,7 +11,7 @@ use crate::engine::weights::adapter_names;
 use crate::engine::weights::peft::{self, PeftConfig, name_here};
 
 /// The description of a published model in its folder.
-const FOLDER_CONFIG: &str = "config.json";
+pub const FOLDER_CONFIG: &str = "config.json";
 
 /// A folder of adapters of peft.
 #[derive(Debug, Clone)]

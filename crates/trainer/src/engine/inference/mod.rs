@@ -18,7 +18,7 @@ mod onnx;
 mod predict;
 mod runs;
 
-pub use adapter_folder::AdapterFolder;
+pub use adapter_folder::{AdapterFolder, FOLDER_CONFIG};
 pub use adapters::ModelAdapters;
 pub use explain::{ExplainOptions, Explanation, ReadPicture, WordMap, explain_model};
 pub use memory::{ModelPlan, plan_memory};

@@ -8,10 +8,11 @@ use phalanx_sharding::pipeline::{
     BlockOrder, BlockSeconds, CutCosts, StageForward, StageParams, TimedPasses, time_blocks,
 };
 use phalanx_tensor::host::with_host_bytes;
-use phalanx_tensor::{ComputeDevice, Context, StageRole, TensorError, TracedPass};
+use phalanx_tensor::{ComputeDevice, Context, Session, StageRole, TensorError, TracedPass};
 
-use super::trace::FirstStep;
+use super::trace::{first_micro_batch, other_ranks, tensor_rank, traced};
 use crate::config::Config;
+use crate::engine::first_step::{FirstForward, FirstStep};
 use crate::engine::training::{Built, StageTarget, Task};
 use crate::engine::{TrainError, precision};
 
@@ -60,7 +61,7 @@ impl MeasuredStages {
 pub fn measure_stages(task: &Task, config: &Config) -> Result<MeasuredStages, TrainError> {
     let chunks = config.pipeline_ranks() * config.pipeline.chunks;
     let step = FirstStep::read(task, config, None)?;
-    let traced = step.traced()?.phases;
+    let traced = traced(&step)?.phases;
     let passes: Vec<&TracedPass> = traced.iter().collect();
     let order = BlockOrder::of(&passes)?;
     let device = ComputeDevice::host();
@@ -111,10 +112,15 @@ impl TimedPasses for TimedStep<'_> {
     type Model = Built;
 
     fn build(&mut self, params: &Arc<StageParams>, rank: usize) -> Result<Built, TrainError> {
-        self.step.build(self.device, Some(StageTarget { params, rank }))
+        let stage = Some(StageTarget { params, rank });
+        self.step.build(self.device, tensor_rank(self.step.config()), stage)
     }
 
     fn forward(&mut self, built: &Built, phase: usize, role: StageRole) -> Result<StageForward, TrainError> {
-        self.step.run_phase(built, phase, &self.step.session(self.context.clone(), self.device, role))
+        let (step, stage) = (self.step, Some(role));
+        let session = step.session(self.context.clone(), self.device, other_ranks(step.config()));
+        let session = Session { stage, ..session };
+        let FirstForward { tape, loss } = step.forward(built, phase, (first_micro_batch(step)?, &session))?;
+        Ok(StageForward { tape, loss })
     }
 }

@@ -14,9 +14,10 @@ use phalanx_sharding::pipeline::{
 use phalanx_tensor::{ComputeDevice, Session, StageRole, Tape, TensorError, TracedPass, Value};
 
 pub use self::measured::{MeasuredBlock, MeasuredStages, measure_stages};
-use self::trace::{FirstStep, Traced, reads_outline};
+use self::trace::{Traced, reads_outline, traced};
 use super::TrainError;
 use super::data::Data;
+use super::first_step::FirstStep;
 use super::training::{Evaluated, Task};
 use crate::config::Config;
 
@@ -45,7 +46,7 @@ impl Stages {
         }
         let schedule = config.pipeline_schedule(config.micro_batches())?;
         let places = schedule.ranks_of_chunks()?;
-        let Traced { phases, evaluation } = FirstStep::read(task, config, data)?.traced()?;
+        let Traced { phases, evaluation } = traced(&FirstStep::read(task, config, data)?)?;
         let all: Vec<&TracedPass> = phases.iter().chain(&evaluation).collect();
         let order = BlockOrder::of(&all)?;
         let first = first_blocks(&order, &phases.iter().collect::<Vec<_>>(), config, schedule.num_chunks())?;
