@@ -123,7 +123,7 @@ def train(torch, work):
     if work["model"] in torch_language.MODELS:
         return torch_language.language(torch, Training(torch, work), work, fastest)
     name = {"resnet18": "resnet18", "resnet34": "resnet34", "resnet50": "resnet50",
-            "mobilenetv2": "mobilenet_v2"}.get(work["model"])
+            "mobilenetv2": "mobilenet_v2", "vit-b16": "vit_b_16"}.get(work["model"])
     if name is None:
         return None
     import torchvision
@@ -132,8 +132,9 @@ def train(torch, work):
     on = Training(torch, work)
 
     def with_layout(layout):
-        model = getattr(torchvision.models, name)(num_classes=10)
-        if work["cifar_stem"]:
+        sizes = {"image_size": work["size"]} if name == "vit_b_16" else {}
+        model = getattr(torchvision.models, name)(num_classes=10, **sizes)
+        if work["cifar_stem"] and not sizes:
             if name == "mobilenet_v2":
                 model.features[0][0].stride = model.features[2].conv[1][0].stride = (1, 1)
             else:

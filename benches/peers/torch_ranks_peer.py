@@ -24,9 +24,10 @@ def network(torch, work):
     from torch import nn
 
     name = {"resnet18": "resnet18", "resnet34": "resnet34", "resnet50": "resnet50",
-            "mobilenetv2": "mobilenet_v2"}[work["model"]]
-    model = getattr(torchvision.models, name)(num_classes=10)
-    if work["cifar_stem"]:
+            "mobilenetv2": "mobilenet_v2", "vit-b16": "vit_b_16"}[work["model"]]
+    sizes = {"image_size": work["size"]} if name == "vit_b_16" else {}
+    model = getattr(torchvision.models, name)(num_classes=10, **sizes)
+    if work["cifar_stem"] and not sizes:
         if name == "mobilenet_v2":
             model.features[0][0].stride = model.features[2].conv[1][0].stride = (1, 1)
         else:
@@ -37,7 +38,7 @@ def network(torch, work):
 
 def blocks(model):
     """What FSDP gathers at a time: residual blocks, or layers of language models."""
-    for path in ("transformer.h", "model.layers"):
+    for path in ("transformer.h", "model.layers", "encoder.layers"):
         try:
             return list(model.get_submodule(path))
         except AttributeError:

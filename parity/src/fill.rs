@@ -32,6 +32,7 @@ pub fn parameter(name: &str, seed: u64, dims: &[usize]) -> Vec<f32> {
             sym64(name, seed, n, 0.1).map(|s| (1.0 + s) as f32).collect()
         }
         [_] | [] => sym(name, seed, n, 0.1),
+        [.., width] if name.contains("embedding") => sym(name, seed, n, (3.0 / *width as f64).sqrt()),
         [rows, ..] => sym(name, seed, n, (3.0 / (n / rows) as f64).sqrt()),
     }
 }

@@ -21,6 +21,7 @@ mod samplers;
 mod stackgan;
 mod synchrony;
 mod translation;
+mod vision_transformer;
 
 pub use report::Quantity;
 
@@ -137,6 +138,8 @@ pub fn check(path: &Path) -> Result<Vec<Quantity>, ParityError> {
         language::check_decoder(&reference)
     } else if json["model"].as_str().is_some_and(|model| model.contains("(diffusers)")) {
         denoisers::check(&reference)
+    } else if json["model"].as_str().is_some_and(|model| model.starts_with("VisionTransformer")) {
+        vision_transformer::check(&reference)
     } else if json.get("train_steps").is_some() {
         classifier::check(&reference)
     } else {

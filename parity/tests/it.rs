@@ -27,6 +27,7 @@ fn computed_values_are_those_of_the_reference() {
         "bert.json",
         "translation.json",
         "transformer.json",
+        "vit_b.json",
         "unet.json",
         "unet_pixel.json",
         "autoencoder_kl.json",

@@ -114,6 +114,7 @@ const ON_GPUS: &[(Model, usize, usize, bool)] = &[
     (Model::Resnet18, 32, 512, true),
     (Model::Resnet50, 224, 64, false),
     (Model::Mobilenetv2, 32, 512, true),
+    (Model::VitB16, 224, 64, false),
     (Model::Cvae, 32, 512, false),
     (Model::Unet, 32, 64, false),
     (Model::Stackgan1, 64, 64, false),

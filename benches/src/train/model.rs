@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use phalanx_models::diffusion::{UNet2DConditionConfig, UNet2DConditionModel};
 use phalanx_models::{
     ClipTextConfig, CvaeConfig, MobileNetV2, MobileNetV2Config, ResNet, ResNetConfig, ResNetVariant,
-    TextToImage,
+    TextToImage, VisionTransformer, VisionTransformerConfig,
 };
 use phalanx_tensor::loss::{self, LossDivisor};
 use phalanx_tensor::{BuildOptions, ComputeDevice, ParamLayout, ParamStore, StoreBuilder, Tape, Value};
@@ -22,6 +22,9 @@ pub(super) enum Model {
     Resnet34,
     Resnet50,
     Mobilenetv2,
+    /// The Vision Transformer ViT-B/16, whose authors use 224x224
+    #[value(name = "vit-b16")]
+    VitB16,
     Cvae,
     /// diffusers' U-Net of 64, 128 and 256 channels with 16 text tokens, on latent images of 4 channels and this size
     Unet,
@@ -79,6 +82,13 @@ pub(super) fn build(
         Model::Mobilenetv2 => {
             let config = MobileNetV2Config { cifar_stem: args.cifar_stem, ..MobileNetV2Config::new(10) };
             let model = MobileNetV2::new(&builder.root(), &config)?;
+            Box::new(move |tape, over| {
+                loss::cross_entropy(tape, &model.forward(tape, &images)?, &labels, 0.0, over)
+            })
+        }
+        Model::VitB16 => {
+            let config = VisionTransformerConfig { image_size: size, ..VisionTransformerConfig::base(10) };
+            let model = VisionTransformer::new(&builder.root(), &config)?;
             Box::new(move |tape, over| {
                 loss::cross_entropy(tape, &model.forward(tape, &images)?, &labels, 0.0, over)
             })

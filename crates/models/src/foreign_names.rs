@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | [`resnet_of_hugging_face`] | `transformers`' `ResNetForImageClassification`, `ResNetModel` | `resnet.encoder.stages.0.layers.0.shortcut.convolution.weight` |
 //! | [`mobilenet_v2_of_timm`] | timm's `mobilenetv2_100` | `blocks.1.0.conv_pwl.weight` |
+//! | [`vision_transformer_of_timm`] | timm's `vit_base_patch16_224` and others | `blocks.0.attn.qkv.weight` |
 //!
 //! torchvision's names, and those of timm's ResNets, are the names here. The MobileNetV2 of `transformers` pads its
 //! convolutions as TensorFlow does and computes something else, so there is no table for it.
@@ -102,6 +103,50 @@ fn block_of_timm(name: &str) -> Option<String> {
     Some(format!("features.{}.conv.{place}.{tensor}", before + index + 1))
 }
 
+/// Returns the name in [`crate::VisionTransformer`] of a tensor of timm's Vision Transformers with a class token; `None` for other
+/// tensors.
+///
+/// Source: `timm/models/vision_transformer.py`.
+///
+/// ```
+/// use phalanx_models::foreign_names::vision_transformer_of_timm;
+///
+/// let name = vision_transformer_of_timm("blocks.11.attn.qkv.bias");
+/// assert_eq!(name.as_deref(), Some("encoder.layers.encoder_layer_11.self_attention.in_proj_bias"));
+/// assert_eq!(vision_transformer_of_timm("cls_token").as_deref(), Some("class_token"));
+/// assert_eq!(vision_transformer_of_timm("dist_token"), None);
+/// ```
+pub fn vision_transformer_of_timm(name: &str) -> Option<String> {
+    let (first, rest) = name.split_once('.').unwrap_or((name, ""));
+    Some(match (first, rest) {
+        ("cls_token", "") => "class_token".to_owned(),
+        ("pos_embed", "") => "encoder.pos_embedding".to_owned(),
+        ("patch_embed", _) => format!("conv_proj.{}", rest.strip_prefix("proj.")?),
+        ("norm", tensor) => format!("encoder.ln.{tensor}"),
+        ("head", tensor) => format!("heads.head.{tensor}"),
+        ("blocks", _) => {
+            let (index, layer) = rest.split_once('.')?;
+            let index = index.parse::<usize>().ok()?;
+            format!("encoder.layers.encoder_layer_{index}.{}", layer_of_timm(layer)?)
+        }
+        _ => return None,
+    })
+}
+
+/// Translates `LAYER.TENSOR` of a Vision Transformer's block.
+fn layer_of_timm(name: &str) -> Option<String> {
+    let (layer, tensor) = name.rsplit_once('.')?;
+    Some(match layer {
+        "norm1" => format!("ln_1.{tensor}"),
+        "norm2" => format!("ln_2.{tensor}"),
+        "attn.qkv" => format!("self_attention.in_proj_{tensor}"),
+        "attn.proj" => format!("self_attention.out_proj.{tensor}"),
+        "mlp.fc1" => format!("mlp.0.{tensor}"),
+        "mlp.fc2" => format!("mlp.3.{tensor}"),
+        _ => return None,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -109,7 +154,10 @@ mod tests {
     use phalanx_tensor::{BuildOptions, StoreBuilder};
 
     use super::*;
-    use crate::{MobileNetV2, MobileNetV2Config, ResNet, ResNetConfig, ResNetVariant};
+    use crate::{
+        MobileNetV2, MobileNetV2Config, ResNet, ResNetConfig, ResNetVariant, VisionTransformer,
+        VisionTransformerConfig,
+    };
 
     /// The names of all tensors of a ResNet in `transformers`.
     fn names_there(depths: [usize; 4], layers: usize, shortcut_in_first: bool) -> Vec<String> {
@@ -191,6 +239,31 @@ mod tests {
         assert_eq!(found, here);
         for other in ["features.0.0.weight", "blocks.7.0.conv_pw.weight", "blocks.0.1.conv_pw.weight"] {
             assert_eq!(mobilenet_v2_of_timm(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn every_name_of_timms_vision_transformer_has_its_counterpart() {
+        let config = VisionTransformerConfig {
+            width: 8,
+            heads: 2,
+            inner: 8,
+            layers: 2,
+            ..VisionTransformerConfig::base(3)
+        };
+        let here = names_here(|scope| drop(VisionTransformer::new(scope, &config).expect("new names")));
+        let layers = ["norm1", "attn.qkv", "attn.proj", "norm2", "mlp.fc1", "mlp.fc2"];
+        let layers = (0..2).flat_map(|block| layers.map(|layer| format!("blocks.{block}.{layer}")));
+        let others = ["patch_embed.proj", "norm", "head"].map(str::to_owned);
+        let with_bias = layers
+            .chain(others)
+            .flat_map(|layer| ["weight", "bias"].map(|tensor| format!("{layer}.{tensor}")));
+        let there: Vec<String> = with_bias.chain(["cls_token", "pos_embed"].map(str::to_owned)).collect();
+        let found: BTreeSet<String> =
+            there.iter().map(|name| vision_transformer_of_timm(name).expect("known")).collect();
+        assert_eq!(found, here);
+        for other in ["class_token", "blocks.x.norm1.weight", "blocks.0.attn.q_norm.weight", "reg_token"] {
+            assert_eq!(vision_transformer_of_timm(other), None, "{other}");
         }
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! `blocks()` of a model returns its [`phalanx_tensor::Block`]s in the order of execution, so that a model can be cut
 //! between two of them. In a *sequence* each block takes and returns one value, and running the blocks in order is
-//! forward. [`ResNet`], [`MobileNetV2`], [`Mlp`], [`ImageTower`] and [`ClipTextEncoder`] are sequences (the last block of
+//! forward. [`ResNet`], [`MobileNetV2`], [`VisionTransformer`], [`Mlp`], [`ImageTower`] and [`ClipTextEncoder`] are sequences (the last block of
 //! the text encoder also takes the positions of the ends of texts). Skip connections lie within blocks. Other models:
 //!
 //! - Each block of [`Cvae`]'s encoder and decoder also takes the text. The latent distribution is sampled between the
@@ -20,7 +20,7 @@
 //! and [`CvaeOutput`], [`stackgan::GanObjective`], or any of [`phalanx_tensor::loss`]).
 //!
 //! - [`ResNet`] (18, 34, 50, 101) and [`MobileNetV2`]: torchvision's architectures and names, with an optional stem for
-//!   small images.
+//!   small images. [`VisionTransformer`]: torchvision's, with any sizes.
 //!   [`foreign_names`] has the names that other programs give to their parameters.
 //! - [`Mlp`]: fully connected layers of any width and number, to try strategies on.
 //! - [`ClipTextEncoder`]: openai/CLIP's text transformer. [`Clip`] trains a small one from scratch with an [`ImageTower`]
@@ -75,6 +75,7 @@ pub mod mobilenet_v2;
 pub mod resnet;
 pub mod stackgan;
 pub mod translation;
+pub mod vit;
 
 mod conv_norm;
 mod names;
@@ -105,6 +106,7 @@ pub use token_input::TokenInput;
 pub use translation::{
     SourceTexts, TranslationConfig, TranslationLayout, TranslationSource, TranslationTokens, Translator,
 };
+pub use vit::{VisionTransformer, VisionTransformerConfig};
 
 /// Returns the number of groups of a group norm over `channels`: the largest divisor up to 8.
 fn groups_for(channels: usize) -> usize {

@@ -6,7 +6,7 @@ use candle_core::{DType, Device, Tensor};
 use phalanx_models::{
     Clip, ClipTextConfig, ClipTextEncoder, Cvae, CvaeConfig, Gpt2, Gpt2Config, ImageTowerConfig, Mlp,
     MlpConfig, MobileNetV2, MobileNetV2Config, ResNet, ResNetConfig, ResNetVariant, TextToImage,
-    clip::openai_names,
+    VisionTransformer, VisionTransformerConfig, clip::openai_names,
 };
 use phalanx_tensor::loss::{self, LossDivisor};
 use phalanx_tensor::{
@@ -145,6 +145,71 @@ fn small_text() -> ClipTextConfig {
 fn ids() -> Tensor {
     Tensor::new(&[[10_u32, 1, 2, 11, 0, 0], [10, 4, 3, 5, 6, 11], [10, 7, 11, 0, 0, 0]], &Device::Cpu)
         .expect("ids")
+}
+
+#[test]
+fn vision_transformer_gradients() {
+    let config = VisionTransformerConfig {
+        image_size: 8,
+        patch_size: 4,
+        width: 8,
+        layers: 2,
+        heads: 2,
+        inner: 12,
+        ..VisionTransformerConfig::base(3)
+    };
+    let (model, store) = build(DType::F64, |scope| VisionTransformer::new(scope, &config));
+    // The head and the class token begin with zeros, with which nothing before them has a gradient.
+    for param in store
+        .params()
+        .iter()
+        .filter(|param| param.name().starts_with("heads") || param.name() == "class_token")
+    {
+        param.set(&random(param.name(), param.dims(), DType::F64)).expect("same shape");
+    }
+    let images = random("images", &[3, 3, 8, 8], DType::F64);
+    check_parameters(&store, |tape| {
+        let logits = model.forward(tape, &Value::constant(images.clone()))?;
+        loss::cross_entropy(tape, &logits, &[0, 2, 1], 0.1, LossDivisor::Batch)
+    });
+
+    let tape = evaluation_tape();
+    let exact = |value: &Value| -> Vec<f64> {
+        let flat = value.tensor().and_then(|values| Ok(values.flatten_all()?.to_vec1()?));
+        flat.expect("f64")
+    };
+    let images = Value::constant(images);
+    let (features, logits) = model.features_and_logits(&tape, &images).expect("sound");
+    assert_eq!((features.dims(), logits.dims()), (&[3, 8][..], &[3, 3][..]));
+    assert_eq!(exact(&logits), exact(&model.forward(&tape, &images).expect("sound")));
+    let others = Value::constant(random("others", &[3, 3, 8, 12], DType::F64));
+    let error = model.forward(&tape, &others).expect_err("another size").to_string();
+    assert!(error.contains("[3, 3, 8, 12] in place of [N, 3, 8, 8]"), "{error}");
+}
+
+#[test]
+fn vision_transformers_refuse_sizes_that_make_no_model() {
+    let base = VisionTransformerConfig::base(3);
+    for (config, words) in [
+        (
+            VisionTransformerConfig { patch_size: 15, ..base.clone() },
+            "patches of 15 pixels do not divide images of 224",
+        ),
+        (VisionTransformerConfig { heads: 7, ..base.clone() }, "7 heads do not divide a width of 768"),
+        (VisionTransformerConfig { layers: 0, ..base.clone() }, "`layers` is 0"),
+        (VisionTransformerConfig { patch_size: 0, ..base.clone() }, "`patch_size` is 0"),
+    ] {
+        let builder = StoreBuilder::new(BuildOptions { fill: false, ..Default::default() });
+        let error = VisionTransformer::new(&builder.root(), &config).expect_err(words).to_string();
+        assert!(error.contains(words), "{error}");
+    }
+    let builder = StoreBuilder::new(BuildOptions { fill: false, ..Default::default() });
+    VisionTransformer::new(&builder.root(), &VisionTransformerConfig::base(1000)).expect("sound");
+    assert_eq!(
+        builder.build().expect("no memory needed").num_parameters(),
+        86_567_656,
+        "torchvision's vit_b_16"
+    );
 }
 
 #[test]

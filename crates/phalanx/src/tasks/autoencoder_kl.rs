@@ -46,7 +46,7 @@ pub(super) fn spec() -> TaskSpec<AutoencoderKlSettings> {
     let about = "Autoencoder: images to latent images and back, the first stage of latent diffusion";
     TaskSpec::new("autoencoder-kl", about, autoencoder)
         .validate(check)
-        .reference(|settings, _| reference(settings))
+        .reference(|settings, _, _| reference(settings))
 }
 
 /// Returns the autoencoder of diffusers with the same weights.

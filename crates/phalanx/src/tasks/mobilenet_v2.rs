@@ -44,7 +44,7 @@ pub(super) fn spec() -> TaskSpec<MobileNetSettings> {
         relations.fraction("model.dropout", settings.dropout);
         settings.classifier.check(relations);
     })
-    .reference(|settings, classes| {
+    .reference(|settings, _, classes| {
         let make = format!("model = torchvision.models.mobilenet_v2(num_classes={classes})");
         let lines = ["import torchvision".to_owned(), make];
         // For small images the stem and the stage of 24 channels have stride 1.

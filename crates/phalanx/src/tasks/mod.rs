@@ -16,6 +16,7 @@ mod mobilenet_v2;
 mod presets;
 mod resnet;
 mod stackgan;
+mod vit;
 
 mod diffusion;
 
@@ -37,6 +38,7 @@ pub(crate) fn rows() -> Vec<Task> {
         resnet::spec("resnet50", ResNetVariant::R50).into(),
         resnet::spec("resnet101", ResNetVariant::R101).into(),
         mobilenet_v2::spec().into(),
+        vit::spec().into(),
         mlp::spec().into(),
         language::gpt2().into(),
         language::llama().into(),

@@ -43,7 +43,7 @@ pub(super) fn spec(name: &'static str, variant: ResNetVariant) -> TaskSpec<ResNe
         relations.positive("model.width", settings.width as u64);
         settings.classifier.check(relations);
     })
-    .reference(move |settings, classes| reference(name, settings, classes))
+    .reference(move |settings, _, classes| reference(name, settings, classes))
 }
 
 /// Returns the ResNet of torchvision with the same weights: it has 64 channels in the first stage. timm's has the same names and

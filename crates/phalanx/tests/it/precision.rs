@@ -102,7 +102,8 @@ fn an_overflow_leaves_the_step_out_on_all_ranks() {
 #[test]
 fn every_model_trains_and_is_evaluated_in_every_precision() {
     let place = Place::new();
-    for kind in ["cvae", "clip", "resnet18 --set model.width=8", "mobilenetv2"] {
+    let small = "vit --set model.width=24 --set model.layers=2";
+    for kind in ["cvae", "clip", "resnet18 --set model.width=8", "mobilenetv2", small] {
         for precision in ["bf16", "f16"] {
             let run = format!("{}-{precision}", kind.split(' ').next().unwrap_or_default());
             place.succeed(&format!(

@@ -134,6 +134,11 @@ fn networks_of_images_go_from_mesh_to_mesh() {
         ("resnet", "model.kind=resnet18 model.width=4", &["model", "ema", "momentum_buffer"][..]),
         // Gradients through 52 norms of few elements are as sensitive as to the number of threads.
         ("mobile", "model.kind=mobilenetv2 model.dropout=0", &["model", "ema"]),
+        (
+            "vit",
+            "model.kind=vit model.width=12 model.layers=2 model.heads=4",
+            &["model", "ema", "momentum_buffer"],
+        ),
         ("gan", gan, &["model", "ema", "momentum_buffer"]),
         ("cvae", "model.widths=[16,16]", &["model", "ema", "momentum_buffer"]),
     ];

@@ -240,6 +240,62 @@ fn files_that_cannot_be_read_are_listed_and_the_others_predicted() {
 }
 
 #[test]
+fn a_vision_transformer_is_exported_for_torchvision_and_reads_weights_of_timm() {
+    let place = Place::new();
+    let small = "tiny --set model.kind=vit --set model.width=12 --set model.layers=2 --set data.images=32 --set data.test_images=8";
+    place.succeed(&format!("train {small} --ranks 1 --steps 3 --out run"));
+    place.succeed("export run --out hub/");
+    let card = fs::read_to_string(place.path("hub/README.md")).expect("a card");
+    assert!(card.contains("VisionTransformer(16, 4, 2, 3, 12, 48, num_classes="), "{card}");
+    let shown = place.succeed("export run --out model.onnx --check check.safetensors");
+    assert!(shown.contains("images to logits"), "{shown}");
+
+    // The names that timm has.
+    let pairs = [
+        ("encoder.layers.encoder_layer_", "blocks."),
+        ("encoder.pos_embedding", "pos_embed"),
+        ("encoder.ln", "norm"),
+        ("ln_1", "norm1"),
+        ("ln_2", "norm2"),
+        ("self_attention.in_proj_", "attn.qkv."),
+        ("self_attention.out_proj", "attn.proj"),
+        ("mlp.0", "mlp.fc1"),
+        ("mlp.3", "mlp.fc2"),
+        ("conv_proj", "patch_embed.proj"),
+        ("heads.head", "head"),
+        ("class_token", "cls_token"),
+    ];
+    let timm =
+        |name: &str| pairs.iter().fold(name.to_owned(), |name, (here, there)| name.replace(here, there));
+    let weights = load_safetensors(&place.path("hub/model.safetensors")).expect("reads");
+    let there: Vec<_> = weights.iter().map(|(name, values)| (timm(name), values.clone())).collect();
+    save_safetensors(&place.path("timm.safetensors"), &there, &[]).expect("writes");
+    place.succeed(&format!(
+        "train {small} --ranks 1 --steps 1 --set optim.lr=0 --weights timm.safetensors --out again"
+    ));
+    let record = json(&place.path("again/weights.json"));
+    assert_eq!((&record["new"], &record["left"]), (&serde_json::json!([]), &serde_json::json!([])));
+    // A position for each patch.
+    for (key, tensor, advice) in [
+        ("model.patch=8", "`conv_proj.weight` has shape [12, 3, 4, 4]", "model.patch is the size of a patch"),
+        ("model.image_size=32", "`encoder.pos_embedding` has shape [1, 17, 12]", "a position for each patch"),
+    ] {
+        let line =
+            format!("train {small} --ranks 1 --steps 1 --set {key} --weights timm.safetensors --out other");
+        let said = place.fail(&line);
+        assert!(said.contains(tensor) && said.contains(advice), "{said}");
+    }
+    let said =
+        place.fail(&format!("train {small} --ranks 1 --set model.patch=3 --set model.heads=5 --out other"));
+    for words in [
+        "model.patch = 3 does not divide model.image_size = 16",
+        "model.heads = 5 does not divide model.width = 12",
+    ] {
+        assert!(said.contains(words), "{said}");
+    }
+}
+
+#[test]
 fn attributes_and_autoencoders_are_exported_and_every_attribute_is_answered() {
     let place = Place::new();
     let small = "--set model.image_size=16 --set data.images=32 --set data.test_images=8 --set sample.rows=1";

@@ -6,7 +6,8 @@ use phalanx_models::diffusion::{AutoencoderKL, AutoencoderKLConfig};
 use phalanx_models::stackgan::Discriminator;
 use phalanx_models::{
     Clip, ClipTextConfig, CvaeConfig, MobileNetV2, MobileNetV2Config, ResNet, ResNetConfig, ResNetVariant,
-    StackGanConfig, StageOneGenerator, StageTwoGenerator, TextToImage,
+    StackGanConfig, StageOneGenerator, StageTwoGenerator, TextToImage, VisionTransformer,
+    VisionTransformerConfig,
 };
 use phalanx_tensor::loss::LossDivisor;
 use phalanx_tensor::{Key, Result, Scope, Tape, TensorPlan, Value, ops};
@@ -37,6 +38,20 @@ fn residual(scope: &Scope, variant: ResNetVariant) -> Result<Loss> {
 
 fn mobile() -> MobileNetV2Config {
     MobileNetV2Config { width_multiplier: 0.25, dropout: 0.0, cifar_stem: true, ..MobileNetV2Config::new(4) }
+}
+
+fn vision_transformer() -> VisionTransformerConfig {
+    VisionTransformerConfig {
+        image_size: 8,
+        patch_size: 4,
+        width: 12,
+        layers: 2,
+        heads: 4,
+        inner: 10,
+        dropout: 0.1,
+        attention_dropout: 0.1,
+        ..VisionTransformerConfig::base(3)
+    }
 }
 
 fn text() -> ClipTextConfig {
@@ -146,6 +161,15 @@ pub(crate) fn cases() -> Vec<Case> {
             let model = MobileNetV2::new(scope, &mobile())?;
             Ok(Box::new(move |tape| {
                 weighed(tape, &model.forward(tape, &normal("images", &[3, 3, 16, 16])?)?)
+            }))
+        }),
+        case("vit", vision_transformer().tensor_plan(), &[1, 2, 3, 4], |scope| {
+            let model = VisionTransformer::new(scope, &vision_transformer())?;
+            Ok(Box::new(move |tape| {
+                // The head begins with zeros.
+                let (features, logits) =
+                    model.features_and_logits(tape, &normal("images", &[3, 3, 8, 8])?)?;
+                ops::add(tape, &weighed(tape, &features)?, &weighed(tape, &logits)?)
             }))
         }),
         case("cvae", with_text(cvae().tensor_plan()), &[1, 2, 4], text_to_image),

@@ -243,6 +243,7 @@ const SEQUENCES: &[&str] = &[
     "bert",
     "marian",
     "transformer",
+    "vit",
 ];
 
 /// Computes a step with whole layers, or with the portions of a rank.

@@ -101,8 +101,8 @@ fn outline_rank(step: &FirstStep<'_>, tensor: Option<TensorRank>) -> Result<Rank
     }
     if step.config().tensor.sequence && !has_split {
         return Err(TrainError::Setup(
-            "tensor.sequence = true, and this training has no sequences that ranks could share: language models have, of as many tokens as \
-             ranks or more"
+            "tensor.sequence = true, and this training has no sequences that ranks could share: language models and Vision \
+             Transformers have, of as many positions as ranks or more"
                 .to_owned(),
         ));
     }

@@ -86,15 +86,15 @@ impl<S: Settings> TaskSpec<S> {
         self
     }
 
-    /// Sets the model of a Python library that loads the same weights, for the settings and this number of classes; `None` where
-    /// there is none. Exports name it.
+    /// Sets the model of a Python library that loads the same weights, for the settings, the configuration and this number of classes;
+    /// `None` where there is none. Exports name it.
     #[must_use]
     pub fn reference(
         mut self,
-        reference: impl Fn(&S, usize) -> Option<ReferenceModel> + Send + Sync + 'static,
+        reference: impl Fn(&S, &Config, usize) -> Option<ReferenceModel> + Send + Sync + 'static,
     ) -> Self {
         self.task.reference =
-            Some(Arc::new(move |config, classes| reference(config.settings.as_type()?, classes)));
+            Some(Arc::new(move |config, classes| reference(config.settings.as_type()?, config, classes)));
         self
     }
 
