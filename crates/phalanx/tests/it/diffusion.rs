@@ -163,6 +163,17 @@ fn latent_images_of_either_autoencoder_are_learnt_alike_by_any_ranks() {
             let found = curve_of(&[SMALL, &over, &run_settings(strategy, ranks, 0)]);
             close(&format!("{first}: {strategy} of {ranks}"), &found, &alone, 1e-5);
         }
+        // The stages measure the first latent images together, and each goes on with what a checkpoint says of them.
+        let stages = "parallel.pipeline=2 pipeline.micro_batches=1";
+        let mut losses = Vec::new();
+        for (until, ranks, mesh) in [(4, 2, stages), (7, 2, stages), (STEPS, 1, "")] {
+            let until = format!("train.stop_step={until}");
+            let settings = [SMALL, &over, &run_settings("ddp", ranks, 0), mesh, &until];
+            losses.extend(train_in(place.path(), "moved", &settings).expect("trains").1.losses);
+        }
+        let near = |(found, expected): (&f64, &f64)| (found - expected).abs() <= 1e-4 * expected.abs();
+        assert_eq!(losses.len(), STEPS);
+        assert!(losses.iter().zip(&alone.losses).all(near), "{first}: {losses:?}, not {:?}", alone.losses);
     }
 }
 

@@ -65,6 +65,78 @@ fn stages_follow_one_rank() {
     }
 }
 
+/// Optimizers that look at whole parameters, parameters that are frozen at first or for good, and adapters: stages know of all
+/// parameters whether they are trained, also if their own are not.
+#[test]
+fn stages_follow_one_rank_by_every_rule_of_parameters() {
+    let place = Place::new();
+    let trained = place.path("trained");
+    curve(&trained, &resolved(1, "ddp", 2, ""));
+    let adapters = format!("lora.rank=2 optim.lr=0.01 model.weights={}", trained.display());
+    let rules = [
+        ("lamb", "optim.kind=lamb"),
+        ("muon", "optim.kind=muon optim.lr=0.002"),
+        ("frozen", "optim.freeze=[\"transformer.embeddings\",\"transformer.h.0\"]"),
+        ("frozen-head", "optim.freeze=[\"transformer.h.1\",\"transformer.ln_f\"]"),
+        ("later", "optim.freeze=[\"transformer.embeddings\",\"transformer.h.1\"] optim.unfreeze_step=2"),
+        ("adapters", &adapters),
+    ];
+    side_by_side(rules, |(name, rule)| {
+        let run = |mesh: &str, ranks: usize, strategy: &str, further: &str| {
+            let place = place.path(&format!("{name}-{mesh}"));
+            curve(&place, &resolved(ranks, strategy, 5, &format!("{rule} {further}")))
+        };
+        let one = run("one", 1, "ddp", "train.accumulate=4");
+        let near = |mesh: &str, ranks: usize, strategy: &str, further: &str| {
+            assert_near(name, &run(mesh, ranks, strategy, further), &one);
+        };
+        near("two", 2, "ddp", "parallel.pipeline=2 train.accumulate=4");
+        let zero_bubble = "parallel.pipeline=3 pipeline.schedule=zero-bubble train.accumulate=4";
+        near("three", 3, "ddp", zero_bubble);
+        match name {
+            "muon" => near("four", 4, "ddp", "parallel.pipeline=2 parallel.replicate=2"),
+            _ => near("four", 4, "fsdp", "parallel.pipeline=2 parallel.shard=2 train.accumulate=2"),
+        }
+    });
+}
+
+/// Codecs encode what ranks of a stage with other samples exchange; the errors that they keep are those of a stage, and runs go on to the
+/// bit.
+#[test]
+fn codecs_go_with_stages() {
+    let place = Place::new();
+    let one = curve(&place.path("one"), &resolved(1, "ddp", 4, "train.accumulate=2"));
+    let two = "parallel.pipeline=2 train.accumulate=2 codec.when=always codec.density=0.2 codec.chunk=24";
+    let subjects = [
+        ("ddp", "codec.kind=topk train.check_replicas=1"),
+        ("zero2", "codec.kind=qsgd"),
+        ("ddp", "codec.kind=powersgd pipeline.schedule=zero-bubble train.check_replicas=1"),
+        ("fsdp", "codec.kind=int8 codec.weights=int8"),
+        ("ddp", "codec.kind=sign codec.when=auto"),
+        ("ddp", "codec.kind=dgc optim.kind=sgd optim.momentum=0"),
+    ];
+    side_by_side(subjects, |(strategy, codec)| {
+        let resolved = |steps: u64| resolved(4, strategy, steps, &format!("{two} {codec}"));
+        let [whole, parts] = ["whole", "parts"].map(|name| place.path(&format!("{strategy}-{codec}-{name}")));
+        let found = curve(&whole, &resolved(4));
+        // The first loss is of initial values, which codecs of parameters round.
+        let allowed = if codec.contains("weights") { 1e-4 } else { 1e-5 };
+        let (first, expected) = (found[0][0], one[0][0]);
+        assert!((first - expected).abs() <= allowed * expected, "{codec}: {first}, not {expected}");
+        if codec.contains("auto") {
+            // What is measured decides.
+            return;
+        }
+        let mut resumed = curve(&parts, &resolved(2));
+        resumed.extend(curve(&parts, &resolved(4)));
+        assert_eq!(resumed, found, "{codec}");
+        let [whole, parts] = [whole, parts].map(|run| contents(&checkpoint(&run, 4)));
+        assert!(whole == parts, "{codec}: a run that goes on has another checkpoint");
+        let keeps = whole.keys().any(|name| name.starts_with("codec-00003-of-00004-stage-00002"));
+        assert_eq!(keeps, !codec.contains("weights"), "{codec}");
+    });
+}
+
 /// Skips go over stages, and conditions to all of them; with other axes on four and eight ranks.
 #[test]
 fn a_diffusion_network_in_stages_follows_one_rank() {
@@ -324,7 +396,7 @@ fn settings_that_do_not_go_with_stages_are_refused() {
         ),
         ("train.logical_ranks=2", "logical ranks are parts of the data on one rank each"),
         ("elastic.min=1", "a rank that leaves takes its stage along"),
-        ("optim.kind=muon", "would be turned by each"),
+        ("train.offload=parameters", "several micro-batches use parameters in turn"),
     ] {
         let error = refused(further);
         assert!(error.contains("parallel.pipeline = 2 does not go with") && error.contains(told), "{error}");

@@ -120,7 +120,8 @@ fn time_block<P: TimedPasses>(
     for round in 0..ROUNDS {
         let mut sum = BlockSeconds::default();
         for (at, pass) in divided.iter().enumerate().filter(|(_, pass)| computes(pass)) {
-            let run = StageRun { plan: pass.plans[OWN].clone(), messages: messages.clone(), dtype };
+            let run =
+                StageRun { plan: pass.plans[OWN].clone(), messages: messages.clone(), dtype, shared: None };
             let begun = Instant::now();
             let forward = timed.forward(&model, at, StageRole::Run(Arc::new(run)))?;
             let sent = forward.tape.take_sent_values();

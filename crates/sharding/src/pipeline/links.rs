@@ -7,7 +7,7 @@ use std::time::Duration;
 use candle_core::{DType, Device, Shape, Tensor};
 use phalanx_collectives::{Clock, Communicator};
 use phalanx_tensor::host::with_host_bytes;
-use phalanx_tensor::{Array, StageMessages};
+use phalanx_tensor::{Array, StageMessages, StageShare};
 
 use super::device_pairs::DevicePairs;
 use super::message::MessageTag;
@@ -24,6 +24,8 @@ pub struct PipelineOptions {
     pub clock: Clock,
     /// The ways of messages in the memory of GPUs, if arrays lie there.
     pub pairs: Option<Arc<DevicePairs>>,
+    /// The part of this rank in passes that read numbers while one of a stage is under way.
+    pub shared: Option<Arc<StageShare>>,
 }
 
 /// The bytes before the elements of a message: value and micro-batch.

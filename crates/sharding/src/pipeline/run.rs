@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use candle_core::DType;
 use phalanx_collectives::Communicator;
-use phalanx_tensor::{LossFactor, SentOut, StageRole, StageRun, Tape, Value, WeightWork};
+use phalanx_tensor::{LossFactor, SentOut, StageRole, StageRun, StageShare, Tape, Value, WeightWork};
 use tracing::Span;
 
 use super::division::DividedPass;
@@ -107,6 +107,7 @@ pub struct Pipeline {
     from: Arc<BTreeMap<usize, usize>>,
     rank: usize,
     dtype: DType,
+    shared: Option<Arc<StageShare>>,
     totals: Mutex<BTreeMap<(usize, StagePass), PassTotal>>,
 }
 
@@ -131,9 +132,9 @@ impl Pipeline {
         schedule.check(&pass.sent, super::ScheduleLimits { buffers, kept: None })?;
         let from = Arc::new(pass.sent.iter().map(|sent| (sent.value, sent.from)).collect());
         let rank = comm.rank();
-        let dtype = options.dtype;
+        let (dtype, shared) = (options.dtype, options.shared.clone());
         let links = Arc::new(StageLinks::new(comm, places, options));
-        Ok(Self { schedule, pass, links, from, rank, dtype, totals: Mutex::default() })
+        Ok(Self { schedule, pass, links, from, rank, dtype, shared, totals: Mutex::default() })
     }
 
     /// The messages to other stages so far.
@@ -242,7 +243,8 @@ impl Pipeline {
     ) -> Result<LivePass, P::Error> {
         let messages =
             Arc::new(ForwardMessages { links: self.links.clone(), from: self.from.clone(), chunk, micro });
-        let run = StageRun { plan: self.pass.plans[chunk].clone(), messages, dtype: self.dtype };
+        let (plan, shared) = (self.pass.plans[chunk].clone(), self.shared.clone());
+        let run = StageRun { plan, messages, dtype: self.dtype, shared };
         let forward = passes.forward(micro, StageRole::Run(Arc::new(run)))?;
         forward.tape.check_stage_end()?;
         let mut sent = forward.tape.take_sent_values();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use candle_core::DType;
 use phalanx_codecs::buffer::InPlace;
 use phalanx_collectives::Communicator;
-use phalanx_tensor::{Array, StageRole, StageShare, StageSharing};
+use phalanx_tensor::{Array, StageShare, StageSharing};
 
 use super::stage_params::StageParams;
 
@@ -18,9 +18,9 @@ struct SharedBlocks {
 
 /// Returns the part of passes without backward that read numbers between blocks, such as those that generate text or draw images: all
 /// ranks along a pipeline, those of `comm`, run them together. `dtype` is the type of parameters.
-pub fn shared_blocks(comm: &Communicator, params: &Arc<StageParams>, dtype: DType) -> StageRole {
+pub fn shared_blocks(comm: &Communicator, params: &Arc<StageParams>, dtype: DType) -> Arc<StageShare> {
     let ranks = Arc::new(SharedBlocks { comm: comm.clone(), params: params.clone() });
-    StageRole::Share(Arc::new(StageShare { ranks, dtype }))
+    Arc::new(StageShare { ranks, dtype })
 }
 
 impl StageSharing for SharedBlocks {

@@ -15,11 +15,14 @@ pub struct StageParams {
     params: BTreeMap<String, BTreeSet<usize>>,
     /// By block, the rank of its first call, which holds its buffers.
     blocks: BTreeMap<String, usize>,
+    /// The number of ranks.
+    ranks: usize,
 }
 
 impl StageParams {
     /// Adds what the chunks of a pass read; `places` has the rank of each chunk.
     pub fn add(&mut self, pass: &DividedPass, places: &[usize]) {
+        self.ranks = places.iter().fold(self.ranks, |ranks, place| ranks.max(place + 1));
         for (params, place) in pass.params.iter().zip(places) {
             for param in params {
                 self.params.entry(param.clone()).or_default().insert(*place);
@@ -57,10 +60,12 @@ impl StageParams {
         Arc::new(StageLayout { params: self.clone(), rank, within })
     }
 
-    /// The ranks that hold a parameter or a buffer. What no pass reads is held by the first one.
+    /// The ranks that hold a parameter or a buffer. What no pass reads is held by the first one. Buffers outside of blocks are read
+    /// between them, by code that all ranks run: all hold them, and the first one saves them.
     fn holders(&self, of: &PlacedName<'_>) -> BTreeSet<usize> {
         let first = || BTreeSet::from([0]);
         match of.is_buffer {
+            true if of.block.is_empty() => (0..self.ranks).collect(),
             true => self.blocks.get(of.block).map_or_else(first, |rank| BTreeSet::from([*rank])),
             false => self.params.get(of.name).cloned().unwrap_or_else(first),
         }

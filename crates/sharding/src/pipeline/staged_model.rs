@@ -18,6 +18,7 @@ use super::order::{BlockOrder, CutCosts};
 use super::run::{Pipeline, StageForward, StagePasses};
 use super::schedule::PipelineSchedule;
 use super::shared_stages::SharedStages;
+use super::sharing::shared_blocks;
 use super::stage_params::StageParams;
 use crate::{Result, ShardingError};
 
@@ -113,7 +114,14 @@ impl StagedModel {
             true => None,
             false => Some(DevicePairs::connect(comm, &[&pass], &places, &session.device)?),
         };
-        let options = PipelineOptions { dtype, first_channel: FIRST_CHANNEL, clock: comm.clock(), pairs };
+        let reads = Some(shared_blocks(comm, &params, dtype));
+        let options = PipelineOptions {
+            dtype,
+            first_channel: FIRST_CHANNEL,
+            clock: comm.clock(),
+            pairs,
+            shared: reads,
+        };
         let built = build(&session.device, Some(params.layout(comm.rank(), None)))?;
         let pipeline = Pipeline::new(comm.clone(), schedule, pass, options)?;
         Ok(Self { pipeline, built, shared })

@@ -110,7 +110,7 @@ impl BatchNorm2d {
             momentum: self.config.momentum,
             eps: self.config.eps,
             sync: self.config.sync,
-            fixed: self.follows_freeze && self.weight.is_frozen()?,
+            fixed: self.follows_freeze && self.weight.is_frozen(),
         };
         let (weight, bias) = (tape.param(&self.weight)?, tape.param(&self.bias)?);
         let affine = ops::BatchNormAffine { gamma: &weight, beta: &bias, residual, activation };

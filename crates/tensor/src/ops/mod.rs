@@ -7,6 +7,7 @@ mod activation;
 mod arithmetic;
 mod attention;
 mod batch_norm;
+mod cast;
 mod collective;
 mod conv;
 mod conv_transpose;
@@ -34,6 +35,7 @@ pub use activation::{
 pub use arithmetic::{add, add_scalar, broadcast_add, broadcast_mul, mul, scale, sub};
 pub use attention::{AttentionOptions, attention, projected_heads, projection_part, self_attention, softmax};
 pub use batch_norm::{BatchNormAffine, BatchNormStats, FusedActivation, batch_norm2d};
+pub use cast::cast;
 pub(crate) use collective::all_gather_stored;
 pub use collective::{
     all_gather, all_reduce, copy_to_group, gather_from_group, reduce_from_group, reduce_scatter,

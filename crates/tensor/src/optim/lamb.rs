@@ -1,5 +1,7 @@
 //! LAMB.
 
+use std::collections::BTreeSet;
+
 use candle_core::Tensor;
 
 use super::moments::Moments;
@@ -26,6 +28,8 @@ pub struct Lamb {
     left_out: u64,
     moments: Moments,
     is_exact: bool,
+    /// The parameters of the whole model, where ranks hold different ones.
+    model: BTreeSet<String>,
     /// The norms of the next step.
     norms: Option<ParamNorms>,
 }
@@ -41,6 +45,7 @@ impl Lamb {
             left_out: 0,
             moments: Moments::new(["exp_avg", "exp_avg_sq"]),
             is_exact: false,
+            model: BTreeSet::new(),
             norms: None,
         }
     }
@@ -56,6 +61,13 @@ impl Lamb {
     #[must_use]
     pub fn with_exact_norms(self, is_exact: bool) -> Self {
         Self { is_exact, ..self }
+    }
+
+    /// Sets the parameters of the whole model, where ranks hold different ones, such as the stages of a pipeline: each has a place in
+    /// the sums of all ranks.
+    #[must_use]
+    pub fn with_model(self, names: impl IntoIterator<Item = String>) -> Self {
+        Self { model: names.into_iter().collect(), ..self }
     }
 
     fn options(&self, lr: f64) -> impl Fn(&OwnedGroup) -> LambOptions + use<> {
@@ -76,7 +88,7 @@ impl Lamb {
         scaled: Option<&ScaledStep>,
         context: &Context,
     ) -> Result<ParamNorms> {
-        let norms = ParamNorms::new(params, self.moments.at(), self.is_exact)?;
+        let norms = ParamNorms::new(params, &self.model, self.moments.at(), self.is_exact)?;
         let options = self.options(0.0);
         let mut kinds = self.moments.both();
         each_owned_unchanged(params, &mut kinds, context, |bucket| {

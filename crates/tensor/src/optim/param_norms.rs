@@ -1,6 +1,6 @@
 //! Norms of whole parameters, of which ranks own parts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use candle_core::DType;
@@ -29,18 +29,25 @@ pub(super) enum Operand {
 }
 
 impl ParamNorms {
-    /// Makes sums of 0, on the device that computes the step with state `at`; on the host if some parameters are there.
-    pub(super) fn new(params: &[ParamBucket], at: &StateLocation, is_exact: bool) -> Result<Self> {
+    /// Makes sums of 0 for these parameters and those of `model`, on the device that computes the step with state `at`; on the host if
+    /// some parameters are there.
+    pub(super) fn new(
+        params: &[ParamBucket],
+        model: &BTreeSet<String>,
+        at: &StateLocation,
+        is_exact: bool,
+    ) -> Result<Self> {
         let trainable = || params.iter().filter(|param| param.trainable());
-        let mut rows = BTreeMap::new();
+        let mut names = model.clone();
         for param in trainable() {
             let decayed = |range: &Range<usize>| {
                 param.groups().iter().any(|group| group.decay && group.range.contains(&range.start))
             };
             for entry in param.entries().iter().filter(|entry| decayed(&entry.range)) {
-                rows.insert(entry.name.clone(), rows.len());
+                names.insert(entry.name.clone());
             }
         }
+        let rows: BTreeMap<String, usize> = names.into_iter().zip(0..).collect();
         let is_host = |param: &ParamBucket| at.device(param).is_host();
         let device = match params.first() {
             Some(first) if !trainable().any(is_host) => first.storage_device().clone(),

@@ -8,6 +8,15 @@ use super::Portion;
 use crate::backend::Array;
 use crate::{Result, TensorError};
 
+/// The part of a buffer that a rank has.
+#[derive(Debug, Default)]
+pub(super) struct BufferPart {
+    /// None if it is all.
+    pub(super) portion: Option<Arc<Portion>>,
+    /// The stages of a pipeline that hold it, if it is several.
+    pub(super) stages: Arc<[usize]>,
+}
+
 /// A named array that is saved with the model and not updated by an optimizer. Clones are handles.
 #[derive(Debug, Clone)]
 pub struct Buffer(Arc<Inner>);
@@ -19,11 +28,20 @@ struct Inner {
     /// The portion that this rank has; none if it has the whole buffer.
     portion: Option<Arc<Portion>>,
     is_shared: bool,
+    /// The stages of a pipeline that hold it, if it is several.
+    stages: Arc<[usize]>,
 }
 
 impl Buffer {
-    pub(super) fn new(name: String, value: Array, portion: Option<Arc<Portion>>, is_shared: bool) -> Self {
-        Self(Arc::new(Inner { name, value: RwLock::new(value), portion, is_shared }))
+    /// Makes a buffer that `part` of it is here.
+    pub(super) fn new(name: String, value: Array, part: BufferPart, is_shared: bool) -> Self {
+        let BufferPart { portion, stages } = part;
+        Self(Arc::new(Inner { name, value: RwLock::new(value), portion, is_shared, stages }))
+    }
+
+    /// The stages of a pipeline that hold it, if there are several: the values are equal, and the first one saves them.
+    pub fn stages(&self) -> &[usize] {
+        &self.0.stages
     }
 
     /// The name in the reference state dict.

@@ -146,6 +146,13 @@ impl ParamStore {
         patterns.filter(|pattern| !matches(pattern)).collect()
     }
 
+    /// Freezes or unfreezes all parameters of the model that are trained later ([`ParamBucket::set_frozen`]), also those that only other
+    /// stages of a pipeline hold: whether a value has a gradient depends on them.
+    pub fn set_frozen(&self, frozen: bool) {
+        self.buckets.iter().for_each(|bucket| bucket.set_frozen(frozen));
+        self.elsewhere.params.iter().for_each(|param| param.set_frozen_elsewhere(frozen));
+    }
+
     /// Sets all gradients to zero; see [`ParamBucket::zero_grads`].
     pub fn zero_grads(&self) {
         self.buckets.iter().for_each(ParamBucket::zero_grads);

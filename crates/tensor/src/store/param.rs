@@ -1,5 +1,6 @@
 //! A handle to one parameter: a name, a shape and a location in a bucket.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use candle_core::{Shape, Tensor};
@@ -19,11 +20,14 @@ struct Inner {
     spec: ParamSpec,
     /// The bucket, and the index of the parameter's entry in it.
     location: OnceLock<(ParamBucket, usize)>,
+    /// True while a parameter that only other stages of a pipeline hold is frozen.
+    is_frozen_elsewhere: AtomicBool,
 }
 
 impl Param {
     pub(super) fn new(spec: ParamSpec) -> Self {
-        Self(Arc::new(Inner { spec, location: OnceLock::new() }))
+        let is_frozen_elsewhere = AtomicBool::new(spec.trained != Trained::Always);
+        Self(Arc::new(Inner { spec, location: OnceLock::new(), is_frozen_elsewhere }))
     }
 
     pub(super) fn spec(&self) -> &ParamSpec {
@@ -100,12 +104,25 @@ impl Param {
         self.0.spec.kind == ParamKind::Adapter
     }
 
-    /// True while it is a constant: no gradient is computed, and no update changes it.
-    ///
-    /// # Errors
-    /// [`TensorError::NotResident`] before the store is built.
-    pub fn is_frozen(&self) -> Result<bool> {
-        Ok(self.bucket()?.is_frozen())
+    /// True while it is a constant: no gradient is computed, and no update changes it. This is known of all parameters of a model,
+    /// also of those that only other stages of a pipeline hold.
+    pub fn is_frozen(&self) -> bool {
+        match self.0.location.get() {
+            Some((bucket, _)) => bucket.is_frozen(),
+            None => self.0.is_frozen_elsewhere.load(Ordering::Relaxed),
+        }
+    }
+
+    /// True if it is frozen at first and trained later.
+    pub fn is_trained_later(&self) -> bool {
+        self.0.spec.trained == Trained::Later
+    }
+
+    /// As [`ParamBucket::set_frozen`], of a parameter that only other stages hold.
+    pub(super) fn set_frozen_elsewhere(&self, frozen: bool) {
+        if self.is_trained_later() {
+            self.0.is_frozen_elsewhere.store(frozen, Ordering::Relaxed);
+        }
     }
 
     /// The initial distribution.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Shape, Tensor};
 
+use super::buffer::BufferPart;
 use super::spec::{ParamKind, ParamSpec, Trained};
 use super::{
     AdaptedLayer, AdapterRule, Buffer, BuildOptions, Entry, Param, ParamLayout, ParamPlace, ParamRules,
@@ -193,10 +194,7 @@ impl Scope {
         let rate = self.rules.rate(&name, &block);
         let of = PlacedName { name: &name, block: &block, is_buffer: false };
         let OwnPart { shape, portion, counts, stages: held } = self.own_part(of, shape)?;
-        let stages = match &held {
-            StagePlace::Shared(stages) => stages.clone(),
-            StagePlace::Here | StagePlace::Elsewhere => Arc::default(),
-        };
+        let stages = held.several();
         let spec = ParamSpec {
             name: name.clone(),
             block,
@@ -258,7 +256,8 @@ impl Scope {
         let of = PlacedName { name: &name, block: &self.block, is_buffer: true };
         let OwnPart { stages, .. } = self.own_part(of, Shape::from(()))?;
         let value = self.device.put(&Tensor::new(0_i64, &Device::Cpu)?)?;
-        self.add_buffer(Buffer::new(name, value, None, false), &stages)
+        let part = BufferPart { portion: None, stages: stages.several() };
+        self.add_buffer(Buffer::new(name, value, part, false), &stages)
     }
 
     /// Registers a buffer with the portion that a rank has of its whole shape.
@@ -267,7 +266,8 @@ impl Scope {
         let of = PlacedName { name: &name, block: &self.block, is_buffer: true };
         let OwnPart { shape, portion, stages, .. } = self.own_part(of, whole)?;
         let value = Tensor::full(value, shape, &Device::Cpu)?.to_dtype(self.dtype)?;
-        self.add_buffer(Buffer::new(name, self.device.put(&value)?, portion, is_shared), &stages)
+        let part = BufferPart { portion, stages: stages.several() };
+        self.add_buffer(Buffer::new(name, self.device.put(&value)?, part, is_shared), &stages)
     }
 
     fn add_buffer(&self, buffer: Buffer, stages: &StagePlace) -> Result<Buffer> {

@@ -321,7 +321,7 @@ impl Tape {
         frozen: bool,
     ) -> Value {
         let mut inner = self.inner.borrow_mut();
-        let is_trained = param.trainable() && !frozen;
+        let is_trained = !param.is_frozen() && !frozen;
         inner.collected_elsewhere |= is_trained && self.mode.get() == Mode::Collecting;
         let slot = (is_trained && self.records()).then(|| {
             let slot = inner.new_slots([outline.dtype()]);

@@ -30,6 +30,26 @@ pub enum StageRole {
     Share(Arc<StageShare>),
 }
 
+impl StageRole {
+    /// The role in a pass apart from this one that reads numbers, as the first batch of a training is measured: all ranks of a pipeline
+    /// run it at the same place.
+    ///
+    /// # Errors
+    /// [`TensorError::Backward`] if the ranks cannot share values.
+    pub fn apart(&self) -> Result<Option<Self>> {
+        match self {
+            Self::Trace(_) => Ok(None),
+            Self::Share(_) => Ok(Some(self.clone())),
+            Self::Run(run) => match &run.shared {
+                Some(shared) => Ok(Some(Self::Share(shared.clone()))),
+                None => Err(TensorError::Backward(
+                    "a pass of a stage reads numbers, and the ranks share none".into(),
+                )),
+            },
+        }
+    }
+}
+
 /// The calls and values of a pass.
 #[derive(Debug, Default)]
 pub struct ValueTrace(Mutex<TracedPass>);
@@ -143,6 +163,8 @@ pub struct StageRun {
     pub messages: Arc<dyn StageMessages>,
     /// The type of parameters.
     pub dtype: DType,
+    /// The part of this rank in passes that read numbers while this one is under way; none if there cannot be any.
+    pub shared: Option<Arc<StageShare>>,
 }
 
 /// A value of this chunk that others need.

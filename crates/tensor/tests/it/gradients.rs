@@ -53,6 +53,30 @@ fn arithmetic_and_reductions() {
     }
 }
 
+/// Differences of rounded numbers tell nothing, so the gradient is that of a product with numbers that f32 has.
+#[test]
+fn gradients_come_back_in_the_type_of_what_was_cast() {
+    let tape = Tape::recording(Session::training(Arc::new(Context::new(1)), Key::new(0)));
+    let x = tape.leaf(draw("x", &[3, 5]));
+    let factors = Tensor::arange(0_f32, 15.0, &Device::Cpu).and_then(|all| all.reshape((3, 5))).expect("15");
+    let narrow = ops::cast(&tape, &x, candle_core::DType::F32).expect("floating-point");
+    assert_eq!(narrow.dtype().expect("known"), candle_core::DType::F32);
+    let y = ops::mul(&tape, &narrow, &Value::constant(factors.clone())).expect("equal shapes");
+    let y = ops::cast(&tape, &y, candle_core::DType::F64).expect("floating-point");
+    let ones = Tensor::ones((3, 5), candle_core::DType::F64, &Device::Cpu).expect("small");
+    tape.backward_from([(&y, ones)]).expect("recorded");
+    let grad = tape.leaf_grad(&x).expect("it has one").tensor().expect("on the host");
+    let flat = |tensor: &Tensor| {
+        tensor.flatten_all().and_then(|flat| flat.to_dtype(candle_core::DType::F64)?.to_vec1::<f64>())
+    };
+    assert_eq!(
+        (grad.dtype(), flat(&grad).expect("f64")),
+        (candle_core::DType::F64, flat(&factors).expect("f32"))
+    );
+    let same = ops::cast(&tape, &x, candle_core::DType::F64).expect("nothing to do");
+    assert_eq!(same.dims(), x.dims());
+}
+
 #[test]
 fn a_value_used_in_many_places_gets_every_gradient_once() {
     // Shared, exclusive and in-place accumulation occur here in every order.

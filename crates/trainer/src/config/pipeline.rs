@@ -1,9 +1,9 @@
 //! The section `[pipeline]`: stages, and settings that do not go with them.
 
+use phalanx_sharding::ShardingError;
 use phalanx_sharding::pipeline::{PipelineSchedule, PipelineSizes};
-use phalanx_sharding::{CodecKind, ShardingError};
 
-use super::keys::{Config, Offload, OptimKind};
+use super::keys::{Config, Offload};
 use super::validate::Relations;
 
 /// The micro-batches that a stage gets at most where their number is not given.
@@ -77,7 +77,7 @@ impl Config {
 
     /// Tells the settings that do not go with stages: whether it holds that they are not set, their value, and the reason.
     fn refuse_with_stages(&self, mut refuse: impl FnMut(bool, String, &str)) {
-        let Self { train, optim, elastic, codec, lora, .. } = self;
+        let Self { train, elastic, .. } = self;
         refuse(
             train.strategy.is_bulk_synchronous(),
             format!("train.strategy = {}", train.strategy),
@@ -102,22 +102,6 @@ impl Config {
             train.offload != Offload::Parameters,
             "train.offload = parameters".to_owned(),
             "several micro-batches use parameters in turn, which would come and go for each",
-        );
-        refuse(
-            codec.kind == CodecKind::None,
-            format!("codec.kind = {}", codec.kind),
-            "codecs of stages are not built yet",
-        );
-        refuse(
-            optim.kind != OptimKind::Muon,
-            "optim.kind = muon".to_owned(),
-            "parameters that stages share would be turned by each",
-        );
-        refuse(lora.rank == 0, format!("lora.rank = {}", lora.rank), "adapters of stages are not built yet");
-        refuse(
-            optim.freeze.is_empty(),
-            "optim.freeze".to_owned(),
-            "stages must know of all parameters whether they are trained",
         );
     }
 }

@@ -2,17 +2,17 @@
 
 use std::path::Path;
 
-use phalanx_tensor::TensorError;
 use phalanx_tensor::optim::{
     Adam, Decay, Disk, Ema, Lamb, Lion, MomentumRange, Muon, OneCycle, Optimizer, Schedule, Sgd,
     StateLocation, linear_scaling,
 };
+use phalanx_tensor::{ParamStore, TensorError};
 
 use super::Plan;
 use crate::config::{Config, Offload, OptimKind, ScheduleKind};
 
-/// Creates the optimizer.
-pub(super) fn optimizer(config: &Config, state: StateLocation) -> Box<dyn Optimizer> {
+/// Creates the optimizer of a network.
+pub(super) fn optimizer(config: &Config, network: &ParamStore, state: StateLocation) -> Box<dyn Optimizer> {
     let optim = &config.optim;
     let betas = match (optim.betas.as_slice(), optim.kind) {
         (&[first, second], _) => (first, second),
@@ -34,7 +34,11 @@ pub(super) fn optimizer(config: &Config, state: StateLocation) -> Box<dyn Optimi
         }
         OptimKind::Lamb => {
             let lamb = Lamb::new(betas, optim.eps, optim.weight_decay).with_state_location(state);
-            Box::new(lamb.with_exact_norms(config.logical_ranks().is_some()))
+            let lamb = lamb.with_exact_norms(config.logical_ranks().is_some());
+            // Ranks add up the norms of all parameters, and each stage has some of these.
+            let model = network.model_params().filter(|_| config.pipeline_ranks() > 1);
+            let trained = model.filter(|param| param.trainable());
+            Box::new(lamb.with_model(trained.map(|param| param.name().to_owned())))
         }
         OptimKind::Muon => {
             let muon = Muon::new(optim.momentum, betas, optim.eps, optim.weight_decay);

@@ -227,7 +227,6 @@ impl Diffusion {
             None => picture,
             Some(stage) => {
                 let latent = stage.encode(tape, &picture, captions)?;
-                let latent = Value::constant(tape.backend().cast(&latent.array()?, DType::F32)?);
                 ops::scale(tape, &latent, self.scale()?)?
             }
         };

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use candle_core::DType;
 use phalanx_models::diffusion::AutoencoderKL;
 use phalanx_models::{CvaeConfig, TextToImage};
 use phalanx_tensor::{ParamStore, Tape, Value, ops};
@@ -105,7 +106,6 @@ impl FirstStage {
             }
             false => mean,
         };
-        // Images are noised in f32, in every precision of the network, and gradients do not pass through it.
         self.shaped(step.tape, &latent)
     }
 
@@ -141,7 +141,9 @@ impl FirstStage {
 
     fn shaped(&self, tape: &Tape, latent: &Value) -> Result<Value, TrainError> {
         let [channels, height, width] = self.dims;
-        Ok(ops::reshape(tape, latent, (latent.dims()[0], channels, height, width))?)
+        let latent = ops::reshape(tape, latent, (latent.dims()[0], channels, height, width))?;
+        // Images are noised in f32, in every precision of the network.
+        Ok(ops::cast(tape, &latent, DType::F32)?)
     }
 
     /// Images of latent images, near [−1, 1], under captions, which an autoencoder without text does not look at.

@@ -164,22 +164,15 @@ impl Diffusion {
     /// Returns the images to denoise: a step's pixels, or its scaled latent images.
     pub(super) fn images(&self, step: &StepInput<'_>) -> Result<Value, TrainError> {
         let Some(stage) = &self.first_stage else { return step.value("images") };
-        if step.tape.session().stage.is_some() {
-            let problem = "parallel.pipeline: latent diffusion measures its latent images in the first step, which one stage has and \
-                others wait for; images in patches of pixels (model.patch) go through stages";
-            return Err(TrainError::Setup(problem.to_owned()));
-        }
-        let latent = stage.encode_step(step)?;
-        let latent = Value::constant(step.tape.backend().cast(&latent.array()?, DType::F32)?);
         let scale = match self.denoiser.scale()? {
             Some(scale) => scale,
             None => {
-                let scale = 1.0 / deviation(step, &latent)?;
+                let scale = 1.0 / step.measured(|step| deviation(step, &stage.encode_step(step)?))?;
                 self.denoiser.set_scale(scale)?;
                 scale
             }
         };
-        Ok(ops::scale(step.tape, &latent, scale)?)
+        Ok(ops::scale(step.tape, &stage.encode_step(step)?, scale)?)
     }
 }
 

@@ -66,3 +66,13 @@ pub enum StagePlace {
     /// Others only.
     Elsewhere,
 }
+
+impl StagePlace {
+    /// The stages, if there are several.
+    pub(in crate::store) fn several(&self) -> Arc<[usize]> {
+        match self {
+            Self::Shared(stages) => stages.clone(),
+            Self::Here | Self::Elsewhere => Arc::default(),
+        }
+    }
+}

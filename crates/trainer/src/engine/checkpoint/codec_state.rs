@@ -100,6 +100,7 @@ mod tests {
     use serde_json::Map;
 
     use super::*;
+    use crate::engine::distributed::StageRank;
     use phalanx_checkpoint::StagingFolder;
 
     /// The state of a rank: numbers without an exact decimal form.
@@ -113,7 +114,7 @@ mod tests {
 
     /// One of two ranks that share layers, or the only one.
     fn owner(rank: usize, ranks: usize, tensor: TensorRank) -> StateOwner {
-        StateOwner { rank, ranks, tensor }
+        StateOwner { rank, ranks, tensor, stage: StageRank::ALONE }
     }
 
     #[test]
@@ -134,6 +135,11 @@ mod tests {
             owner(0, 4, TensorRank::ALONE),
             owner(0, 2, TensorRank::ALONE),
             owner(0, 1, TensorRank { rank: 0, ranks: 4 }),
+            StateOwner { stage: StageRank { rank: 0, ranks: 2 }, ..owner(0, 2, TensorRank::ALONE) },
+            StateOwner {
+                stage: StageRank { rank: 1, ranks: 2 },
+                ..owner(0, 2, TensorRank { rank: 0, ranks: 2 })
+            },
         ] {
             let error = codec_state(&reader, "", other).expect_err("another mesh").to_string();
             assert!(error.contains("codec-00000-of-00004-tensor-00002"), "{error}");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 use phalanx_sharding::{Partition, ShardRole};
-use phalanx_tensor::{ParamBucket, ParamStore, Portion, PortionPiece, TensorError, TensorRank};
+use phalanx_tensor::{Buffer, ParamBucket, ParamStore, Portion, PortionPiece, TensorError, TensorRank};
 
 use crate::engine::distributed::StageRank;
 use crate::engine::error::TrainError;
@@ -42,19 +42,22 @@ impl CheckpointParts {
     pub(in crate::engine) fn set_shapes(&mut self, store: &ParamStore, updated: &[ParamBucket]) {
         let owned = updated.iter().flat_map(ParamBucket::owned_entries);
         let starts: BTreeMap<String, usize> = owned.map(|entry| (entry.name, entry.part.start)).collect();
+        let is_saved = |stages: &[usize]| stages.first().is_none_or(|first| *first == self.stage.rank);
         let place = |param: &phalanx_tensor::Param| {
             let start = starts.get(param.name()).copied().unwrap_or(0);
             let shape = param.whole_shape().dims().to_vec();
-            let is_saved = param.stages().first().is_none_or(|first| *first == self.stage.rank);
+            let is_saved = is_saved(param.stages());
             (param.name().to_owned(), OwnedPart { shape, portion: param.portion().cloned(), start, is_saved })
         };
-        self.params.extend(store.params().iter().map(place));
-        let cut = store.buffers().iter().filter_map(|buffer| Some((buffer, buffer.portion()?)));
-        self.params.extend(cut.map(|(buffer, portion)| {
-            let shape = portion.whole().dims().to_vec();
-            let portion = Some(portion.clone());
-            (buffer.name().to_owned(), OwnedPart { shape, portion, start: 0, is_saved: true })
-        }));
+        let params: Vec<_> = store.params().iter().map(place).collect();
+        let apart = |buffer: &&Buffer| buffer.portion().is_some() || !buffer.stages().is_empty();
+        let place = |buffer: &Buffer| {
+            let (shape, portion) = (buffer.whole_shape().dims().to_vec(), buffer.portion().cloned());
+            let is_saved = is_saved(buffer.stages());
+            (buffer.name().to_owned(), OwnedPart { shape, portion, start: 0, is_saved })
+        };
+        let buffers: Vec<_> = store.buffers().iter().filter(apart).map(place).collect();
+        self.params.extend(params.into_iter().chain(buffers));
     }
 
     /// Adds all parameters and buffers, if this rank saves them.

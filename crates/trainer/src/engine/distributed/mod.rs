@@ -157,7 +157,8 @@ impl Distributed {
 
     /// This rank, as the owner of state that no other rank has.
     pub(in crate::engine) fn state_owner(&self) -> StateOwner {
-        StateOwner { rank: self.data_rank(), ranks: self.mesh_data_size(), tensor: self.tensor_rank() }
+        let (rank, ranks) = (self.data_rank(), self.mesh_data_size());
+        StateOwner { rank, ranks, tensor: self.tensor_rank(), stage: self.stage_rank() }
     }
 
     /// The ranks that compute parts of the same layers; none if layers are not cut.

@@ -228,9 +228,8 @@ pub fn describe(task: &Task, config: &Config) -> Result<Vec<String>, TrainError>
 /// Describes the frozen parameters of a network, and those with another learning rate.
 fn rules_of(network: &Network, config: &Config, plan: &Plan) -> Vec<String> {
     let whose = if network.name().is_empty() { String::new() } else { format!(" of {}", network.name()) };
-    let params = network.store().params();
     let optim = config.for_network(network.name()).optim;
-    let frozen: Vec<_> = params.iter().filter(|param| param.is_frozen_by_rule()).collect();
+    let frozen: Vec<_> = network.store().model_params().filter(|param| param.is_frozen_by_rule()).collect();
     let elements: usize = frozen.iter().map(|param| param.elem_count()).sum();
     let until = optim.unfreezes_after(plan.steps_per_epoch);
     let until = until.map_or_else(String::new, |step| format!(" until step {step}"));

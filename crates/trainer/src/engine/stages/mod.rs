@@ -11,7 +11,7 @@ use phalanx_sharding::pipeline::{
     BlockOrder, DevicePairs, DividedPass, Pipeline, PipelineOptions, PipelineSchedule, StageForward,
     StageParams, StagePasses, shared_blocks,
 };
-use phalanx_tensor::{ComputeDevice, Session, StageRole, Tape, TensorError, TracedPass, Value};
+use phalanx_tensor::{ComputeDevice, Session, StageRole, StageShare, Tape, TensorError, TracedPass, Value};
 
 pub use self::measured::{MeasuredBlock, MeasuredStages, measure_stages};
 use self::trace::{Traced, reads_outline, traced};
@@ -80,7 +80,7 @@ impl Stages {
     }
 
     /// Returns the part of passes without backward that are not traced: evaluations that read numbers, and samples.
-    pub(in crate::engine) fn shared(&self, comm: &Communicator) -> StageRole {
+    pub(in crate::engine) fn shared(&self, comm: &Communicator) -> Arc<StageShare> {
         shared_blocks(comm, &self.params, DType::F32)
     }
 
@@ -95,7 +95,8 @@ impl Stages {
         let last = schedule.num_chunks() - 1;
         let clock = config.comm.clock;
         let (first_channel, pairs) = (EVALUATION_CHANNEL, self.pairs.clone());
-        let options = PipelineOptions { dtype: DType::F32, first_channel, clock, pairs };
+        let shared = Some(self.shared(comm));
+        let options = PipelineOptions { dtype: DType::F32, first_channel, clock, pairs, shared };
         let pipeline = Pipeline::new(comm.clone(), schedule, pass.clone(), options)?;
         Ok(Some(StagedEvaluation { pipeline, last }))
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use phalanx_tensor::{ArithmeticCount, Key};
+use phalanx_tensor::{ArithmeticCount, Key, StageRole};
 
 use super::environment::Environment;
 use super::reporter::{Reporter, RunView};
@@ -102,7 +102,7 @@ impl<'a> Parts<'a> {
             None => None,
         };
         let shared = stages.as_ref().zip(distributed.pipeline());
-        let shared_stages = shared.map(|(stages, comm)| stages.shared(comm));
+        let shared_stages = shared.map(|(stages, comm)| StageRole::Share(stages.shared(comm)));
         let env = Environment {
             folder,
             config,

@@ -37,9 +37,8 @@ impl RuleUse {
             *self.matched.entry(pattern).or_default() |= is_matched;
         }
         self.add_layers(network, store, rules)?;
-        let frozen = store.params().iter().filter(|param| param.is_frozen_by_rule());
-        let is_trained = |param: &&Param| param.trainable() && !param.is_frozen_by_rule();
-        if frozen.count() > 0 && !store.params().iter().any(|param| is_trained(&param)) {
+        let is_trained = |param: &Param| param.trainable() && !param.is_frozen_by_rule();
+        if store.model_params().any(Param::is_frozen_by_rule) && !store.model_params().any(is_trained) {
             let whose = if network.is_empty() { String::new() } else { format!(" of network `{network}`") };
             let key = if network.is_empty() { "optim.freeze" } else { "optim.freeze of a network" };
             return Err(TrainError::Setup(format!(
@@ -61,7 +60,7 @@ impl RuleUse {
             let is_matched = !unmatched.contains(&pattern);
             *self.layers.entry(pattern.to_string()).or_default() |= is_matched;
         }
-        let is_trained = store.params().iter().any(|param| param.trainable() || param.is_frozen_by_rule());
+        let is_trained = store.model_params().any(|param| param.trainable() || param.is_frozen_by_rule());
         if rules.adapters.is_some() && is_trained && store.adapted_layers().is_empty() {
             let whose =
                 if network.is_empty() { "the model".to_owned() } else { format!("network `{network}`") };
@@ -100,7 +99,7 @@ impl RuleUse {
 /// Lists the last parts of the names of the linear layers of networks.
 fn linear_layers<'n>(stores: impl Iterator<Item = &'n ParamStore>) -> String {
     let mut layers: Vec<String> = Vec::new();
-    for param in stores.flat_map(ParamStore::params) {
+    for param in stores.flat_map(ParamStore::model_params) {
         let Some(layer) = param.name().strip_suffix(".weight") else { continue };
         let last = layer.rsplit('.').next().unwrap_or_default().to_owned();
         if param.dims().len() == 2 && !param.is_table() && !param.is_adapter() && !layers.contains(&last) {
@@ -114,7 +113,7 @@ fn linear_layers<'n>(stores: impl Iterator<Item = &'n ParamStore>) -> String {
 fn layers_of<'n>(networks: impl Iterator<Item = (&'n str, &'n ParamStore)>) -> String {
     let mut layers: Vec<String> = Vec::new();
     for (network, store) in networks {
-        for param in store.params() {
+        for param in store.model_params() {
             for name in [param.block(), param.name()] {
                 let layer = layer_of(name, network);
                 if !layer.is_empty() && !layers.contains(&layer) {

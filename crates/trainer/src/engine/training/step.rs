@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use candle_core::{DType, Shape};
 use phalanx_tensor::loss::{LossDivisor, weighted};
-use phalanx_tensor::{Key, Tape, TensorError, Value, ops};
+use phalanx_tensor::{Key, Session, StageRole, Tape, TensorError, Value, ops};
 
 use super::measure::Measure;
 use super::notices::Notices;
@@ -106,6 +106,22 @@ impl<'a> StepInput<'a> {
     /// If there is no such mask or it has another shape.
     pub fn weights_of_places(&self, mask: &str) -> Result<Vec<f32>, TrainError> {
         self.batch.weights_of_places(mask)
+    }
+
+    /// Runs a computation that reads numbers, on a tape of its own without backward: the first batch is measured before anything is
+    /// trained. Its random numbers are those of a pass that begins here. Where blocks lie on the stages of a pipeline, these compute it
+    /// together and all get its numbers, so it must come first in the first pass.
+    ///
+    /// # Errors
+    /// Errors of the computation.
+    pub fn measured<R>(
+        &self,
+        compute: impl FnOnce(&StepInput<'_>) -> Result<R, TrainError>,
+    ) -> Result<R, TrainError> {
+        let session = self.tape.session();
+        let stage = session.stage.as_ref().map(StageRole::apart).transpose()?.flatten();
+        let tape = Tape::forward_only(Session { stage, ..session.clone() });
+        compute(&StepInput { tape: &tape, ..*self })
     }
 
     /// Returns standard normal noise `[samples, dims…]`, f32. It depends on a sample's position in the whole batch, not on the number of

@@ -56,7 +56,8 @@ impl PipelineMicroBatches {
         let schedule = schedule_of(&self.config, micros)?;
         let first_channel = FIRST_CHANNEL + CHANNELS * phase as u32;
         let (clock, pairs) = (self.config.comm.clock, self.stages.pairs.clone());
-        let options = PipelineOptions { dtype: DType::F32, first_channel, clock, pairs };
+        let shared = Some(self.stages.shared(&self.comm));
+        let options = PipelineOptions { dtype: DType::F32, first_channel, clock, pairs, shared };
         let pass = self.stages.passes[phase].clone();
         let pipeline = Arc::new(Pipeline::new(self.comm.clone(), schedule, pass, options)?);
         made.insert((phase, micros), pipeline.clone());

@@ -13,15 +13,10 @@ impl Trainable {
     /// Freezes or unfreezes parameters for step `step`, counted from 0. Returns the number of parameters that are trained from this
     /// step on.
     pub(in crate::engine::train_loop) fn follow_freeze(&self, step: u64) -> usize {
-        let is_frozen = self.is_frozen_in(step);
-        let buckets = self.network.store().buckets().iter().filter(|param| param.is_trained_later());
-        let mut begun = 0;
-        for param in buckets {
-            if param.is_frozen() && !is_frozen {
-                begun += param.entries().len();
-            }
-            param.set_frozen(is_frozen);
-        }
+        let (store, is_frozen) = (self.network.store(), self.is_frozen_in(step));
+        let waiting = store.model_params().filter(|param| param.is_trained_later() && param.is_frozen());
+        let begun = if is_frozen { 0 } else { waiting.count() };
+        store.set_frozen(is_frozen);
         begun
     }
 
@@ -35,7 +30,7 @@ impl Trainable {
 
     /// True if parameters are frozen in the next step that are trained later.
     pub(in crate::engine::train_loop) fn is_frozen(&self) -> bool {
-        self.network.store().buckets().iter().any(|param| param.is_trained_later() && param.is_frozen())
+        self.network.store().model_params().any(|param| param.is_trained_later() && param.is_frozen())
     }
 
     fn is_frozen_in(&self, step: u64) -> bool {

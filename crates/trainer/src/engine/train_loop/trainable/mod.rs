@@ -96,7 +96,7 @@ impl Trainable {
     ) -> Result<Self, TrainError> {
         let config = &config.for_network(network.name());
         let state = optimize::state_at(config, folder, rank, network.name())?;
-        let mut optimizer = optimize::optimizer(config, state.clone());
+        let mut optimizer = optimize::optimizer(config, network.store(), state.clone());
         optimizer.reserve(network.parallel()?.params())?;
         let mut ema = optimize::averages(config, state);
         if let Some(ema) = &mut ema {
