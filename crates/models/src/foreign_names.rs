@@ -4,10 +4,13 @@
 //! |---|---|---|
 //! | [`resnet_of_hugging_face`] | `transformers`' `ResNetForImageClassification`, `ResNetModel` | `resnet.encoder.stages.0.layers.0.shortcut.convolution.weight` |
 //! | [`mobilenet_v2_of_timm`] | timm's `mobilenetv2_100` | `blocks.1.0.conv_pwl.weight` |
+//! | [`vision_transformer_of_hugging_face`] | `transformers`' `ViTForImageClassification`, `ViTModel` | `vit.encoder.layer.0.layernorm_before.weight` |
 //! | [`vision_transformer_of_timm`] | timm's `vit_base_patch16_224` and others | `blocks.0.attn.qkv.weight` |
 //!
 //! torchvision's names, and those of timm's ResNets, are the names here. The MobileNetV2 of `transformers` pads its
 //! convolutions as TensorFlow does and computes something else, so there is no table for it.
+
+use phalanx_tensor::io::NamePart;
 
 use crate::mobilenet_v2::STAGES;
 
@@ -133,6 +136,62 @@ pub fn vision_transformer_of_timm(name: &str) -> Option<String> {
     })
 }
 
+/// Returns the name in [`crate::VisionTransformer`] of a tensor of `transformers`' `ViTForImageClassification`, with or without its prefix
+/// `vit.`; `None` for other tensors. Queries, keys and values are three tensors there.
+///
+/// Source: `transformers/models/vit/modeling_vit.py`.
+///
+/// ```
+/// use phalanx_models::foreign_names::vision_transformer_of_hugging_face;
+///
+/// let name = vision_transformer_of_hugging_face("vit.encoder.layer.0.attention.attention.key.bias").expect("known");
+/// assert_eq!(name.name, "encoder.layers.encoder_layer_0.self_attention.in_proj_bias");
+/// assert_eq!((name.part, name.parts), (1, 3));
+/// assert_eq!(vision_transformer_of_hugging_face("vit.pooler.dense.bias"), None);
+/// ```
+pub fn vision_transformer_of_hugging_face(name: &str) -> Option<NamePart> {
+    if let Some(tensor) = name.strip_prefix("classifier.") {
+        return Some(NamePart::whole(format!("heads.head.{tensor}")));
+    }
+    let name = name.strip_prefix("vit.").unwrap_or(name);
+    if let Some(rest) = name.strip_prefix("encoder.layer.") {
+        let (index, layer) = rest.split_once('.')?;
+        let index = index.parse::<usize>().ok()?;
+        let part = layer_of_hugging_face(layer)?;
+        return Some(NamePart {
+            name: format!("encoder.layers.encoder_layer_{index}.{}", part.name),
+            ..part
+        });
+    }
+    let name = match name.rsplit_once('.')? {
+        ("embeddings", "cls_token") => "class_token".to_owned(),
+        ("embeddings", "position_embeddings") => "encoder.pos_embedding".to_owned(),
+        ("embeddings.patch_embeddings.projection", tensor) => format!("conv_proj.{tensor}"),
+        ("layernorm", tensor) => format!("encoder.ln.{tensor}"),
+        _ => return None,
+    };
+    Some(NamePart::whole(name))
+}
+
+/// Translates `LAYER.TENSOR` of a layer of `transformers`' Vision Transformer.
+fn layer_of_hugging_face(name: &str) -> Option<NamePart> {
+    let (layer, tensor) = name.rsplit_once('.')?;
+    let projected =
+        |part| Some(NamePart { name: format!("self_attention.in_proj_{tensor}"), part, parts: 3 });
+    let own = match layer {
+        "attention.attention.query" => return projected(0),
+        "attention.attention.key" => return projected(1),
+        "attention.attention.value" => return projected(2),
+        "attention.output.dense" => "self_attention.out_proj",
+        "layernorm_before" => "ln_1",
+        "layernorm_after" => "ln_2",
+        "intermediate.dense" => "mlp.0",
+        "output.dense" => "mlp.3",
+        _ => return None,
+    };
+    Some(NamePart::whole(format!("{own}.{tensor}")))
+}
+
 /// Translates `LAYER.TENSOR` of a Vision Transformer's block.
 fn layer_of_timm(name: &str) -> Option<String> {
     let (layer, tensor) = name.rsplit_once('.')?;
@@ -239,6 +298,50 @@ mod tests {
         assert_eq!(found, here);
         for other in ["features.0.0.weight", "blocks.7.0.conv_pw.weight", "blocks.0.1.conv_pw.weight"] {
             assert_eq!(mobilenet_v2_of_timm(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn every_name_of_a_vision_transformer_has_its_counterpart() {
+        let config = VisionTransformerConfig {
+            width: 8,
+            heads: 2,
+            inner: 8,
+            layers: 2,
+            ..VisionTransformerConfig::base(3)
+        };
+        let here = names_here(|scope| drop(VisionTransformer::new(scope, &config).expect("new names")));
+        let layers = [
+            "attention.attention.query",
+            "attention.attention.key",
+            "attention.attention.value",
+            "attention.output.dense",
+            "intermediate.dense",
+            "output.dense",
+            "layernorm_before",
+            "layernorm_after",
+        ];
+        let layers = (0..2).flat_map(|at| layers.map(|layer| format!("vit.encoder.layer.{at}.{layer}")));
+        let others =
+            ["vit.embeddings.patch_embeddings.projection", "vit.layernorm", "classifier"].map(str::to_owned);
+        let with_bias = layers
+            .chain(others)
+            .flat_map(|layer| ["weight", "bias"].map(|tensor| format!("{layer}.{tensor}")));
+        let there: Vec<String> = with_bias
+            .chain(["vit.embeddings.cls_token", "vit.embeddings.position_embeddings"].map(str::to_owned))
+            .collect();
+        let found: Vec<NamePart> =
+            there.iter().map(|name| vision_transformer_of_hugging_face(name).expect("known")).collect();
+        let names: BTreeSet<String> = found.iter().map(|part| part.name.clone()).collect();
+        assert_eq!(names, here);
+        for name in &here {
+            let parts: Vec<&NamePart> = found.iter().filter(|part| part.name == *name).collect();
+            let order: Vec<usize> = parts.iter().map(|part| part.part).collect();
+            assert!(parts.iter().all(|part| part.parts == parts.len()), "{name}");
+            assert_eq!(order, (0..parts.len()).collect::<Vec<_>>(), "{name}");
+        }
+        for other in ["encoder.layer.0.attention.attention.scale", "vit.pooler.dense.weight", "cls_token"] {
+            assert_eq!(vision_transformer_of_hugging_face(other), None, "{other}");
         }
     }
 

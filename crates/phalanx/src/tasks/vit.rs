@@ -1,6 +1,6 @@
 //! Vision Transformers as classifiers.
 
-use phalanx_models::foreign_names::vision_transformer_of_timm;
+use phalanx_models::foreign_names::{vision_transformer_of_hugging_face, vision_transformer_of_timm};
 use phalanx_models::{VisionTransformer, VisionTransformerConfig};
 use phalanx_trainer::config::{Config, Relations};
 use phalanx_trainer::engine::{ReferenceModel, TaskSpec};
@@ -84,6 +84,7 @@ pub(super) fn spec() -> TaskSpec<VitSettings> {
         // torchvision has the names that it has here.
         Ok(training
             .names_of(vision_transformer_of_timm)
+            .names_of_parts(vision_transformer_of_hugging_face)
             .shape_advice("conv_proj", "model.patch is the size of a patch in pixels")
             .shape_advice(
                 "encoder.pos_embedding",

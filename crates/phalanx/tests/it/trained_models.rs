@@ -3,11 +3,12 @@
 use std::fs;
 use std::path::Path;
 
+use candle_core::Tensor;
 use image::{Rgb, RgbImage};
 use phalanx_tensor::io::{load_safetensors, save_safetensors};
 use serde_json::Value;
 
-use crate::harness::results::json;
+use crate::harness::results::{checkpoint, contents, json};
 use crate::harness::{MLP, Place, both, stderr};
 
 /// The classes of the images.
@@ -239,18 +240,13 @@ fn files_that_cannot_be_read_are_listed_and_the_others_predicted() {
     assert!(said.contains("a `cvae` has no forward pass to export to ONNX"), "{said}");
 }
 
-#[test]
-fn a_vision_transformer_is_exported_for_torchvision_and_reads_weights_of_timm() {
-    let place = Place::new();
-    let small = "tiny --set model.kind=vit --set model.width=12 --set model.layers=2 --set data.images=32 --set data.test_images=8";
-    place.succeed(&format!("train {small} --ranks 1 --steps 3 --out run"));
-    place.succeed("export run --out hub/");
-    let card = fs::read_to_string(place.path("hub/README.md")).expect("a card");
-    assert!(card.contains("VisionTransformer(16, 4, 2, 3, 12, 48, num_classes="), "{card}");
-    let shown = place.succeed("export run --out model.onnx --check check.safetensors");
-    assert!(shown.contains("images to logits"), "{shown}");
+/// A tensor under another program's name.
+fn renamed(pairs: &[(&str, &str)], name: &str) -> String {
+    pairs.iter().fold(name.to_owned(), |name, (here, there)| name.replace(here, there))
+}
 
-    // The names that timm has.
+/// Weights of a Vision Transformer under the names of timm.
+fn of_timm(weights: &[(String, Tensor)]) -> Vec<(String, Tensor)> {
     let pairs = [
         ("encoder.layers.encoder_layer_", "blocks."),
         ("encoder.pos_embedding", "pos_embed"),
@@ -265,16 +261,69 @@ fn a_vision_transformer_is_exported_for_torchvision_and_reads_weights_of_timm() 
         ("heads.head", "head"),
         ("class_token", "cls_token"),
     ];
-    let timm =
-        |name: &str| pairs.iter().fold(name.to_owned(), |name, (here, there)| name.replace(here, there));
+    weights.iter().map(|(name, values)| (renamed(&pairs, name), values.clone())).collect()
+}
+
+/// Weights of a Vision Transformer under the names of transformers, which has queries, keys and values apart.
+fn of_hugging_face(weights: &[(String, Tensor)]) -> Vec<(String, Tensor)> {
+    let pairs = [
+        ("encoder.layers.encoder_layer_", "vit.encoder.layer."),
+        ("encoder.pos_embedding", "vit.embeddings.position_embeddings"),
+        ("encoder.ln", "vit.layernorm"),
+        ("ln_1", "layernorm_before"),
+        ("ln_2", "layernorm_after"),
+        ("self_attention.out_proj", "attention.output.dense"),
+        ("mlp.0", "intermediate.dense"),
+        ("mlp.3", "output.dense"),
+        ("conv_proj", "vit.embeddings.patch_embeddings.projection"),
+        ("heads.head", "classifier"),
+        ("class_token", "vit.embeddings.cls_token"),
+    ];
+    let mut there = Vec::new();
+    for (name, values) in weights {
+        let name = renamed(&pairs, name);
+        let Some((layer, tensor)) = name.split_once("self_attention.in_proj_") else {
+            there.push((name, values.clone()));
+            continue;
+        };
+        for (part, values) in ["query", "key", "value"].into_iter().zip(values.chunk(3, 0).expect("three")) {
+            let values = values.contiguous().expect("copies");
+            there.push((format!("{layer}attention.attention.{part}.{tensor}"), values));
+        }
+    }
+    there
+}
+
+#[test]
+fn a_vision_transformer_is_exported_and_reads_weights_of_other_programs() {
+    let place = Place::new();
+    let small = "tiny --set model.kind=vit --set model.width=12 --set model.layers=2 --set data.images=32 --set data.test_images=8";
+    place.succeed(&format!("train {small} --ranks 1 --steps 3 --out run"));
+    place.succeed("export run --out hub/");
+    let card = fs::read_to_string(place.path("hub/README.md")).expect("a card");
+    assert!(card.contains("VisionTransformer(16, 4, 2, 3, 12, 48, num_classes="), "{card}");
+    let shown = place.succeed("export run --out model.onnx --check check.safetensors");
+    assert!(shown.contains("images to logits"), "{shown}");
+
     let weights = load_safetensors(&place.path("hub/model.safetensors")).expect("reads");
-    let there: Vec<_> = weights.iter().map(|(name, values)| (timm(name), values.clone())).collect();
-    save_safetensors(&place.path("timm.safetensors"), &there, &[]).expect("writes");
-    place.succeed(&format!(
-        "train {small} --ranks 1 --steps 1 --set optim.lr=0 --weights timm.safetensors --out again"
-    ));
-    let record = json(&place.path("again/weights.json"));
-    assert_eq!((&record["new"], &record["left"]), (&serde_json::json!([]), &serde_json::json!([])));
+    let expected = contents(&checkpoint(&place.path("run"), 3));
+    for (program, tensors) in [("timm", of_timm(&weights)), ("hugging-face", of_hugging_face(&weights))] {
+        let file = format!("{program}.safetensors");
+        save_safetensors(&place.path(&file), &tensors, &[]).expect("writes");
+        for (ranks, strategy) in [(1, "ddp"), (3, "fsdp")] {
+            let run = format!("{program}-{strategy}");
+            place.succeed(&format!(
+                "train {small} --ranks {ranks} --strategy {strategy} --steps 1 --set optim.lr=0 --set optim.weight_decay=0 \
+                 --set checkpoint.every=1 --weights {file} --out {run}"
+            ));
+            let record = json(&place.path(&format!("{run}/weights.json")));
+            assert_eq!((&record["new"], &record["left"]), (&serde_json::json!([]), &serde_json::json!([])));
+            let found = contents(&checkpoint(&place.path(&run), 1));
+            for name in expected.keys().filter(|name| name.starts_with("model ")) {
+                assert!(found[name] == expected[name], "{run}: {name}");
+            }
+        }
+    }
     // A position for each patch.
     for (key, tensor, advice) in [
         ("model.patch=8", "`conv_proj.weight` has shape [12, 3, 4, 4]", "model.patch is the size of a patch"),

@@ -4,6 +4,7 @@
 mod atomic;
 mod folder;
 mod listing;
+mod name_part;
 mod ranges;
 mod regular;
 mod torch;
@@ -14,6 +15,7 @@ mod wrappers;
 mod write;
 
 pub use atomic::{atomic_write, sync_folder};
+pub use name_part::NamePart;
 pub use ranges::TensorFile;
 pub use weight_file::{StateDict, WeightFile};
 pub use weights::{load_into, load_network, load_safetensors, save_safetensors};

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use phalanx_run::TextUse;
+use phalanx_tensor::io::NamePart;
 use phalanx_tensor::{Session, Tape, Value};
 
 use super::caption_reader::CaptionReader;
@@ -12,7 +13,7 @@ use super::evaluator::EvaluatorOutput;
 use super::forward::{ForwardFn, ForwardInput, ForwardOutput};
 use super::step::{Loss, StepInput};
 use super::text_input::TextInput;
-use super::weight_names::{NameDeclarations, ShapeAdvice};
+use super::weight_names::{NameDeclarations, ShapeAdvice, Translate};
 use super::writing::{Writing, WrittenPart, WrittenText};
 use crate::engine::distributed::Network;
 use crate::engine::error::TrainError;
@@ -473,7 +474,14 @@ impl<M> Training<M> {
     /// for tensors that it does not know. Names here are always known.
     #[must_use]
     pub fn names_of(mut self, translate: fn(&str) -> Option<String>) -> Self {
-        self.names.programs.push(translate);
+        self.names.programs.push(Translate::Names(translate));
+        self
+    }
+
+    /// As [`Training::names_of`], for a program that keeps some tensors in parts, such as the projections of queries, keys and values.
+    #[must_use]
+    pub fn names_of_parts(mut self, translate: fn(&str) -> Option<NamePart>) -> Self {
+        self.names.programs.push(Translate::Parts(translate));
         self
     }
 

@@ -1,9 +1,26 @@
 //! Names in files of weights: the head of a model, and names that other programs give to its parameters.
 
+use phalanx_tensor::io::NamePart;
 use phalanx_tensor::{NamePattern, TensorError};
 
 /// Translates another program's name of a tensor to the name here; `None` for tensors that it does not know.
-pub(super) type Translate = fn(&str) -> Option<String>;
+#[derive(Debug, Clone, Copy)]
+pub(in crate::engine) enum Translate {
+    /// Tensors there are tensors here.
+    Names(fn(&str) -> Option<String>),
+    /// Some tensors there are parts of tensors here.
+    Parts(fn(&str) -> Option<NamePart>),
+}
+
+impl Translate {
+    /// The tensor here, or its part.
+    pub(in crate::engine) fn of(self, name: &str) -> Option<NamePart> {
+        match self {
+            Self::Names(translate) => translate(name).map(NamePart::whole),
+            Self::Parts(translate) => translate(name),
+        }
+    }
+}
 
 /// A training's declarations about names in files of weights.
 #[derive(Debug, Default)]
@@ -55,7 +72,7 @@ impl WeightNames {
     /// True for a tensor of another program that the model does not have as its own: a copy of a tied one, a mask, or positions that
     /// are computed.
     pub(in crate::engine) fn is_absent(&self, name: &str) -> bool {
-        self.programs.iter().any(|translate| translate(name).is_none())
+        self.programs.iter().any(|translate| translate.of(name).is_none())
     }
 
     /// The advice about a tensor that has another shape in a file.

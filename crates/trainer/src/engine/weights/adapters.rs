@@ -101,8 +101,10 @@ fn check_layers(
 /// Returns the name here of a tensor of the folder, if the networks have it.
 fn own_name(name: &str, here: &BTreeSet<&str>, names: &WeightNames) -> Option<String> {
     let name = name_here(name);
-    let translated = names.programs.iter().filter_map(|translate| translate(name));
-    std::iter::once(name.to_owned()).chain(translated).find(|name| here.contains(name.as_str()))
+    let translated = names.programs.iter().filter_map(|translate| translate.of(name));
+    // A part of a tensor has no adapter of its own here.
+    let whole = translated.filter(|part| part.parts == 1).map(|part| part.name);
+    std::iter::once(name.to_owned()).chain(whole).find(|name| here.contains(name.as_str()))
 }
 
 /// Returns the names of all tensors in a folder of adapters.

@@ -63,9 +63,9 @@ pub(in crate::engine) fn load(
     load_planned(&networks, &plan, &tensors)?;
     for network in networks {
         for buffer in network.store().buffers() {
-            let Some(there) = plan.source_of(buffer.name()) else { continue };
             let shape = buffer.whole_shape();
-            let values = tensors.read(there, 0..shape.elem_count())?;
+            let values = plan.read(&tensors, buffer.name(), 0..shape.elem_count())?;
+            let Some(values) = values else { continue };
             buffer.set(&values.reshape(shape)?)?;
         }
     }
@@ -126,8 +126,8 @@ fn load_bucket(
 ) -> Result<(), TrainError> {
     let Some((values, entries)) = param.kept() else { return Ok(()) };
     for entry in entries.into_iter().filter(|entry| !entry.part.is_empty()) {
-        let Some(there) = plan.source_of(&entry.name) else { continue };
-        let part = tensors.read(there, entry.part)?.to_dtype(param.dtype()).map_err(TensorError::from)?;
+        let Some(part) = plan.read(tensors, &entry.name, entry.part)? else { continue };
+        let part = part.to_dtype(param.dtype()).map_err(TensorError::from)?;
         values.narrow(entry.range)?.put(&part)?;
     }
     Ok(())

@@ -1,9 +1,12 @@
 //! The comparison of weights with the networks of a training.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
+use candle_core::Tensor;
 use phalanx_run::{AdaptersRecord, NewTensor, WeightsRecord};
-use phalanx_tensor::{AdaptedLayer, Param};
+use phalanx_tensor::io::NamePart;
+use phalanx_tensor::{AdaptedLayer, Param, TensorError};
 
 use super::HeadRule;
 use super::source::{WeightSource, WeightTensors};
@@ -17,19 +20,23 @@ const LISTED: usize = 3;
 /// The use of each tensor.
 #[derive(Debug, Default)]
 pub(super) struct WeightPlan {
-    /// By name here: the name in the weights, and the number of elements.
-    loaded: BTreeMap<String, Loaded>,
+    /// By name here: the tensors of the weights.
+    loaded: BTreeMap<String, Vec<Piece>>,
     new: Vec<NewTensor>,
     left: Vec<String>,
     /// The layers whose adapters are not among the weights.
     adapted: BTreeSet<String>,
 }
 
+/// A tensor of the weights: a whole one here, or a part of one, behind those before it.
 #[derive(Debug)]
-struct Loaded {
+struct Piece {
     there: String,
     elements: usize,
 }
+
+/// The names in the weights of the parts of each tensor here, by its name here.
+type NamesThere = BTreeMap<String, Vec<String>>;
 
 /// A parameter or buffer of the networks.
 struct Wanted {
@@ -76,9 +83,9 @@ impl WeightPlan {
         let wanted = wanted(networks);
         let here: BTreeSet<&str> = wanted.iter().map(|wanted| wanted.name.as_str()).collect();
         let tensors = source.tensors(|name| {
-            let is_known = |other: String| here.contains(other.as_str());
+            let is_known = |other: NamePart| here.contains(other.name.as_str());
             here.contains(name)
-                || names.programs.iter().any(|translate| translate(name).is_some_and(is_known))
+                || names.programs.iter().any(|translate| translate.of(name).is_some_and(is_known))
         })?;
         let there = translated(&tensors.names(), &here, names);
         let mut plan = Self::default();
@@ -121,9 +128,8 @@ impl WeightPlan {
             };
             let found = tensors.shape(source)?;
             if found == shape {
-                let loaded =
-                    Loaded { there: (*source).to_owned(), elements: param.whole_shape().elem_count() };
-                plan.loaded.insert(name, loaded);
+                let piece = Piece { there: (*source).to_owned(), elements: param.whole_shape().elem_count() };
+                plan.loaded.insert(name, vec![piece]);
             } else {
                 misfits.shapes.push(NewTensor { name, shape, found: Some(found) });
             }
@@ -139,13 +145,13 @@ impl WeightPlan {
     fn place(
         &mut self,
         Wanted { name, shape, is_adapter, is_kept }: Wanted,
-        there: &BTreeMap<String, String>,
+        there: &NamesThere,
         (tensors, names, head): (&WeightTensors<'_>, &WeightNames, HeadRule),
         misfits: &mut Misfits,
     ) -> Result<(), TrainError> {
         let is_head = names.is_head(&name);
         let source = there.get(&name);
-        let found = source.map(|source| tensors.shape(source)).transpose()?;
+        let found = source.map(|source| joined_shape(tensors, source)).transpose()?;
         if is_adapter && source.is_none() && head != HeadRule::Load {
             self.adapted.extend(AdaptedLayer::named_by(&name).map(str::to_owned));
             return Ok(());
@@ -159,8 +165,11 @@ impl WeightPlan {
         }
         match (source, found) {
             (Some(source), Some(found)) if found == shape => {
-                let loaded = Loaded { there: source.clone(), elements: shape.iter().product() };
-                self.loaded.insert(name, loaded);
+                let piece = |there: &String| {
+                    let elements = tensors.shape(there)?.iter().product();
+                    Ok::<_, TrainError>(Piece { there: there.clone(), elements })
+                };
+                self.loaded.insert(name, source.iter().map(piece).collect::<Result<_, _>>()?);
             }
             (_, found) if is_head && head == HeadRule::Replace => {
                 if is_kept {
@@ -177,21 +186,42 @@ impl WeightPlan {
     }
 
     /// The names of the tensors that are neither loaded nor replaced by new ones.
-    fn unused(&self, tensors: &WeightTensors<'_>, there: &BTreeMap<String, String>) -> Vec<String> {
-        let loaded = self.loaded.values().map(|loaded| loaded.there.as_str());
-        let replaced = self.new.iter().filter_map(|new| there.get(new.name.as_str()).map(String::as_str));
-        let used: BTreeSet<&str> = loaded.chain(replaced).collect();
+    fn unused(&self, tensors: &WeightTensors<'_>, there: &NamesThere) -> Vec<String> {
+        let loaded = self.loaded().map(|(there, _)| there);
+        let replaced = self.new.iter().filter_map(|new| there.get(new.name.as_str()));
+        let used: BTreeSet<&str> = loaded.chain(replaced.flatten().map(String::as_str)).collect();
         tensors.names().into_iter().filter(|name| !used.contains(name)).map(str::to_owned).collect()
     }
 
-    /// The name in the weights of a tensor that is loaded.
-    pub(super) fn source_of(&self, name: &str) -> Option<&str> {
-        self.loaded.get(name).map(|loaded| loaded.there.as_str())
+    /// Reads elements of a tensor that is loaded, a flat tensor; `None` for others.
+    ///
+    /// # Errors
+    /// Errors of [`WeightTensors::read`].
+    pub(super) fn read(
+        &self,
+        tensors: &WeightTensors<'_>,
+        name: &str,
+        range: Range<usize>,
+    ) -> Result<Option<Tensor>, TrainError> {
+        let Some(pieces) = self.loaded.get(name) else { return Ok(None) };
+        let (mut parts, mut start) = (Vec::with_capacity(pieces.len()), 0);
+        for Piece { there, elements } in pieces {
+            let (first, last) = (range.start.max(start), range.end.min(start + elements));
+            if first < last {
+                parts.push(tensors.read(there, first - start..last - start)?);
+            }
+            start += elements;
+        }
+        let joined = match parts.as_slice() {
+            [part] => part.clone(),
+            _ => Tensor::cat(&parts, 0).map_err(TensorError::from)?,
+        };
+        Ok(Some(joined))
     }
 
     /// The names in the weights of all tensors that are loaded, with their numbers of elements.
     pub(super) fn loaded(&self) -> impl Iterator<Item = (&str, usize)> {
-        self.loaded.values().map(|loaded| (loaded.there.as_str(), loaded.elements))
+        self.loaded.values().flatten().map(|piece| (piece.there.as_str(), piece.elements))
     }
 
     /// The record for the run's folder.
@@ -226,26 +256,48 @@ fn wanted(networks: &[&Network]) -> Vec<Wanted> {
     all
 }
 
-/// The names of tensors in the weights by their names here: the names themselves, or those of the program that knows most of them.
-fn translated(all: &[&str], here: &BTreeSet<&str>, names: &WeightNames) -> BTreeMap<String, String> {
-    let by = |translate: &dyn Fn(&str) -> Option<String>| {
-        let mut map = BTreeMap::new();
-        for name in all {
-            let own = translate(name).unwrap_or_else(|| (*name).to_owned());
-            map.entry(own).or_insert_with(|| (*name).to_owned());
+/// The names of tensors in the weights by their names here: the names themselves, or those of the program that knows most of them. A
+/// tensor of which parts are missing is missing.
+fn translated(all: &[&str], here: &BTreeSet<&str>, names: &WeightNames) -> NamesThere {
+    let by = |translate: &dyn Fn(&str) -> Option<NamePart>| {
+        let mut parts: BTreeMap<String, BTreeMap<usize, String>> = BTreeMap::new();
+        let mut wanted: BTreeMap<String, usize> = BTreeMap::new();
+        for there in all {
+            let NamePart { name, part, parts: number } =
+                translate(there).unwrap_or_else(|| NamePart::whole(*there));
+            wanted.entry(name.clone()).or_insert(number);
+            parts.entry(name).or_default().entry(part).or_insert_with(|| (*there).to_owned());
         }
-        map
+        parts.retain(|name, parts| wanted.get(name) == Some(&parts.len()));
+        parts.into_iter().map(|(name, parts)| (name, parts.into_values().collect())).collect()
     };
-    let count =
-        |map: &BTreeMap<String, String>| map.keys().filter(|name| here.contains(name.as_str())).count();
+    let count = |map: &NamesThere| map.keys().filter(|name| here.contains(name.as_str())).count();
     let mut best = by(&|_| None);
     for translate in &names.programs {
-        let map = by(translate);
+        let map = by(&|name| translate.of(name));
         if count(&map) > count(&best) {
             best = map;
         }
     }
     best
+}
+
+/// The shape of tensors of the weights, one behind the other along the first dimension.
+fn joined_shape(tensors: &WeightTensors<'_>, pieces: &[String]) -> Result<Vec<usize>, TrainError> {
+    let shapes = pieces.iter().map(|there| tensors.shape(there)).collect::<Result<Vec<_>, _>>()?;
+    let mut joined = shapes.first().cloned().unwrap_or_default();
+    for (shape, there) in shapes.iter().zip(pieces).skip(1) {
+        let (Some(rows), Some(more)) = (joined.first_mut(), shape.first()) else {
+            return Err(tensors.error(&format!("`{there}` has no rows that could be joined")));
+        };
+        *rows += more;
+        if joined[1..] != shape[1..] {
+            return Err(
+                tensors.error(&format!("`{there}` has shape {shape:?}, its other parts {:?}", shapes[0]))
+            );
+        }
+    }
+    Ok(joined)
 }
 
 impl Misfits {
