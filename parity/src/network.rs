@@ -188,6 +188,11 @@ pub(super) fn size(reference: &Reference<'_>, key: &str) -> Result<usize, Parity
     size.ok_or_else(|| reference.lacks(key))
 }
 
+/// Returns a real number of the configuration.
+pub(super) fn real(reference: &Reference<'_>, key: &str) -> Result<f64, ParityError> {
+    reference.json["config"][key].as_f64().ok_or_else(|| reference.lacks(key))
+}
+
 pub(super) fn sizes(json: &Json) -> Vec<usize> {
     numbers(json).into_iter().map(|size| size as usize).collect()
 }

@@ -4,7 +4,7 @@ use phalanx_models::{VisionTransformer, VisionTransformerConfig};
 use phalanx_tensor::loss::{LossDivisor, cross_entropy};
 use phalanx_tensor::{Result, Tape, Value};
 
-use crate::network::{self, ReferenceNetwork, filled, size, sym};
+use crate::network::{self, ReferenceNetwork, filled, real, size, sym};
 use crate::report::numbers;
 use crate::{ParityError, Quantity, Reference};
 
@@ -20,6 +20,7 @@ pub(super) fn check(reference: &Reference<'_>) -> Result<Vec<Quantity>, ParityEr
         inner: size(reference, "mlp_dim")?,
         dropout: 0.0,
         attention_dropout: 0.0,
+        eps: real(reference, "layer_norm_eps")?,
     };
     let (model, store) = filled(reference, |scope| VisionTransformer::new(scope, &config))?;
     let labels: Vec<u32> =

@@ -25,6 +25,8 @@ pub struct VisionTransformerConfig {
     pub dropout: f64,
     /// The dropout of attention weights; 0 in torchvision.
     pub attention_dropout: f64,
+    /// Added to the variance in layer norms: 1e-6 in torchvision and timm, 1e-12 in transformers.
+    pub eps: f64,
 }
 
 impl VisionTransformerConfig {
@@ -40,6 +42,7 @@ impl VisionTransformerConfig {
             inner: 3072,
             dropout: 0.0,
             attention_dropout: 0.0,
+            eps: 1e-6,
         }
     }
 

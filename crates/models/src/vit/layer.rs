@@ -4,7 +4,7 @@ use phalanx_tensor::nn::{LayerNorm, Linear, MultiHeadAttention};
 use phalanx_tensor::ops::AttentionOptions;
 use phalanx_tensor::{Block, Init, Result, Scope, Tape, Value, ops};
 
-use super::{EPS, VisionTransformerConfig};
+use super::VisionTransformerConfig;
 
 /// x + attention(ln_1(x)), then x + mlp(ln_2(x)).
 #[derive(Debug)]
@@ -26,16 +26,16 @@ pub(super) struct Layer {
 impl Layer {
     pub(super) fn new(scope: &Scope, config: &VisionTransformerConfig) -> Result<Self> {
         let scope = scope.block();
-        let VisionTransformerConfig { width, heads, inner, dropout, attention_dropout, .. } = *config;
+        let VisionTransformerConfig { width, heads, inner, dropout, attention_dropout, eps, .. } = *config;
         let xavier = Init::XavierUniform { gain: 1.0 };
         let small = Some(Init::Normal { mean: 0.0, std: 1e-6 });
         let attention = &scope.pp("self_attention");
         let mlp = scope.pp("mlp");
         Ok(Self {
             name: scope.block_name().to_owned(),
-            ln_1: LayerNorm::new(&scope.pp("ln_1"), width, EPS)?,
+            ln_1: LayerNorm::new(&scope.pp("ln_1"), width, eps)?,
             self_attention: MultiHeadAttention::new(attention, width, heads, xavier, Init::TorchDefault)?,
-            ln_2: LayerNorm::new(&scope.pp("ln_2"), width, EPS)?,
+            ln_2: LayerNorm::new(&scope.pp("ln_2"), width, eps)?,
             expand: Linear::with_init(&mlp.pp(0), width, inner, xavier, small)?,
             project: Linear::with_init(&mlp.pp(3), inner, width, xavier, small)?,
             heads,

@@ -12,9 +12,6 @@ use phalanx_tensor::{Block, Init, Param, Result, Scope, Tape, TensorError, Value
 pub use config::VisionTransformerConfig;
 use layer::Layer;
 
-/// Added to the variance in layer norms.
-const EPS: f64 = 1e-6;
-
 /// The patches of images as states, with a class token before them.
 #[derive(Debug)]
 struct Embeddings {
@@ -158,7 +155,7 @@ impl VisionTransformer {
             blocks.push(Arc::new(Layer::new(&layer, config)?));
         }
         let last = encoder.pp("ln").block();
-        let norm = LayerNorm::new(&last, config.width, EPS)?;
+        let norm = LayerNorm::new(&last, config.width, config.eps)?;
         blocks.push(Arc::new(FinalNorm { name: last.block_name().to_owned(), norm }));
         let scope = scope.pp("heads").block();
         let (zeros, width) = (Init::ZEROS, config.width);

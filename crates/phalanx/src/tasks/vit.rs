@@ -24,6 +24,8 @@ phalanx_trainer::settings! {
         dropout: f64 = 0.0;
         /// Probability of dropping an attention weight.
         attention_dropout: f64 = 0.0;
+        /// Added to the variance in layer norms; weights of transformers have 1e-12.
+        eps: f64 = 1e-6;
         flatten classifier: ClassifierSettings;
     }
 }
@@ -40,6 +42,7 @@ impl VitSettings {
             inner: if self.inner == 0 { 4 * self.width } else { self.inner },
             dropout: self.dropout,
             attention_dropout: self.attention_dropout,
+            eps: self.eps,
         }
     }
 
@@ -63,6 +66,7 @@ impl VitSettings {
         );
         relations.fraction("model.dropout", self.dropout);
         relations.fraction("model.attention_dropout", self.attention_dropout);
+        relations.not_negative("model.eps", self.eps);
         self.classifier.check(relations);
     }
 }
@@ -102,10 +106,16 @@ pub(super) fn spec() -> TaskSpec<VitSettings> {
 fn reference(config: &VisionTransformerConfig) -> ReferenceModel {
     let VisionTransformerConfig { image_size, patch_size, layers, heads, width, inner, num_classes, .. } =
         config;
-    ReferenceModel::of_python([
-        "from torchvision.models import VisionTransformer".to_owned(),
-        format!(
-            "model = VisionTransformer({image_size}, {patch_size}, {layers}, {heads}, {width}, {inner}, num_classes={num_classes})"
-        ),
-    ])
+    let sizes =
+        format!("{image_size}, {patch_size}, {layers}, {heads}, {width}, {inner}, num_classes={num_classes}");
+    let eps = config.eps;
+    let mut lines = vec!["from torchvision.models import VisionTransformer".to_owned()];
+    if eps == VisionTransformerConfig::base(1).eps {
+        lines.push(format!("model = VisionTransformer({sizes})"));
+    } else {
+        lines.push("import functools, torch".to_owned());
+        let norm = format!("functools.partial(torch.nn.LayerNorm, eps={eps:e})");
+        lines.push(format!("model = VisionTransformer({sizes}, norm_layer={norm})"));
+    }
+    ReferenceModel::of_python(lines)
 }

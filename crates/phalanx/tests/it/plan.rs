@@ -93,6 +93,8 @@ fn plans_need_no_images_and_no_memory() {
         ("plan tiny --ranks 0", "train.ranks = 0 is not at least 1"),
         ("plan --model mlp --set model.mlp_depth=0", "model.mlp_depth = 0 is not at least 1"),
         ("plan --model mlp --data folder", "by data.path"),
+        // The first samples are read.
+        ("plan cifar10-resnet18 --ranks 2 --check", "cifar10 are read: add --data cifar10=PATH"),
     ] {
         let said = place.fail(line);
         assert!(said.contains(words), "{line}: {said}");
@@ -121,7 +123,14 @@ fn a_step_without_numbers_keeps_what_a_step_keeps() {
             "mobile",
             format!("tiny --set model.kind=mobilenetv2 {images} --set model.sync_batch_norm=true --ranks 2"),
         ),
+        (
+            "vit",
+            format!(
+                "tiny --set model.kind=vit --set model.width=12 --set model.layers=2 --set model.heads=4 {images} --ranks 2 --parallel tensor=2"
+            ),
+        ),
     ];
+
     side_by_side(subjects, |(name, line)| {
         let planned = plan(&place, &format!("{line} --check"));
         place.succeed(&format!(

@@ -80,6 +80,10 @@ fn open_test(config: &Config, excluded: &Exclusions) -> Result<Option<Images>, T
 /// Opens one split of the configured images.
 fn open_split(config: &Config, split: Split, excluded: &Exclusions) -> Result<Images, TrainError> {
     let (data, seed) = (&config.data, config.train.seed);
+    if data.path.is_empty() && !data.kind.is_embedded() {
+        let problem = format!("the images of data.kind = {0} are read: add --data {0}=PATH", data.kind);
+        return Err(TrainError::Setup(problem));
+    }
     Ok(match data.kind {
         DataKind::Shapes => {
             let objects = if data.objects == 2 { Objects::OneOrTwo } else { Objects::One };
