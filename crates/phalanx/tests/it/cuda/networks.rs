@@ -58,7 +58,8 @@ fn agrees_on_ranks(network: &str, whole: f64, half: f64) {
 
 #[test]
 fn classifiers_train_as_on_the_processor() {
-    classifiers_agree(&["cifar10-resnet18 --set model.width=16"]);
+    let small = "cifar10-vit --set model.width=24 --set model.layers=2 --set model.dropout=0.1";
+    classifiers_agree(&["cifar10-resnet18 --set model.width=16", small]);
 }
 
 #[test]
