@@ -112,10 +112,7 @@ pub(super) fn run(program: &Program, args: &PlanArgs) -> Result<(), CliError> {
         out(&serde_json::to_string_pretty(&json).map_err(CliError::failed)?);
         return Ok(());
     }
-    let mut checked = step.as_ref().map_or_else(Vec::new, step::lines);
-    if schedule.is_some() && !checked.is_empty() {
-        checked.push("These are of all stages together.".to_owned());
-    }
+    let checked = step.as_ref().map_or_else(Vec::new, step::lines);
     let scheduled = schedule.as_ref().map_or_else(Vec::new, PlannedSchedule::lines);
     let stages = measured.as_ref().map_or_else(Vec::new, measured::lines);
     for line in

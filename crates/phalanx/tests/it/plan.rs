@@ -129,6 +129,27 @@ fn a_step_without_numbers_keeps_what_a_step_keeps() {
                 "tiny --set model.kind=vit --set model.width=12 --set model.layers=2 --set model.heads=4 {images} --ranks 2 --parallel tensor=2"
             ),
         ),
+        (
+            "stages",
+            format!(
+                "tiny-gpt {text} --set model.layers=3 --ranks 2 --parallel pipeline=2 --set train.recompute=1"
+            ),
+        ),
+        (
+            "turns",
+            format!(
+                "tiny-gpt {text} --set model.layers=3 --ranks 2 --parallel pipeline=2 --set pipeline.schedule=interleaved \
+                 --set pipeline.chunks=2"
+            ),
+        ),
+        ("mesh", format!("tiny-gpt {text} --set model.layers=3 --ranks 4 --parallel pipeline=2,tensor=2")),
+        (
+            "zero-bubble",
+            format!(
+                "tiny --set model.kind=resnet18 --set model.width=4 {images} --ranks 3 --parallel pipeline=3 \
+                 --set pipeline.schedule=zero-bubble"
+            ),
+        ),
     ];
 
     side_by_side(subjects, |(name, line)| {
@@ -144,7 +165,9 @@ fn a_step_without_numbers_keeps_what_a_step_keeps() {
             let kept = lines.filter_map(|line| line["activation_bytes"].as_u64()).max();
             assert_eq!(kept, of["recorded_bytes"].as_u64(), "{name}, rank {rank}");
             assert!(of["operations"].as_u64() > Some(0), "{name}, rank {rank}");
-            assert_eq!(of["messages"].as_u64() > Some(0), shared.len() > 1, "{name}, rank {rank}");
+            let (cut, staged) = (line.contains("tensor=2"), line.contains("pipeline="));
+            assert_eq!(of["messages"].as_u64() > Some(0), cut, "{name}, rank {rank}");
+            assert_eq!(of["bytes_to_stages"].as_u64() > Some(0), staged, "{name}, rank {rank}");
         }
     });
 }

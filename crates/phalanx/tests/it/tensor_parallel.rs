@@ -166,6 +166,27 @@ fn networks_of_images_go_from_mesh_to_mesh() {
 }
 
 #[test]
+fn a_vision_transformer_follows_one_rank() {
+    let place = Place::new();
+    let steps = |name: &str, ranks: usize, further: &str| {
+        let common = "model.kind=vit model.width=24 model.layers=2 model.heads=4 model.inner=40 model.dropout=0.1 model.attention_dropout=0.1 \
+            train.global_batch=12 train.threads=1 train.clip_norm=1 data.images=24 data.test_images=4 eval.every=0 log.every=1 \
+            train.steps=10";
+        curve(&place.path(name), &resolve(&[common, &format!("train.ranks={ranks}"), further]))
+    };
+    let one = steps("one", 1, "");
+    let meshes = [
+        ("two", 2, "parallel.tensor=2"),
+        ("three", 3, "parallel.tensor=3 train.recompute=1"),
+        ("four", 4, "parallel.tensor=4"),
+        ("positions", 2, "parallel.tensor=2 tensor.sequence=true"),
+        ("fsdp", 4, "parallel.tensor=2 parallel.shard=2 train.strategy=fsdp"),
+        ("stages", 4, "parallel.tensor=2 parallel.pipeline=2 pipeline.micro_batches=1"),
+    ];
+    side_by_side(meshes, |(name, ranks, further)| assert_near(name, &steps(name, ranks, further), &one));
+}
+
+#[test]
 fn perceptrons_on_six_and_eight_ranks_follow_one_rank() {
     let place = Place::new();
     let steps = |name: &str, ranks: usize, further: &str| {

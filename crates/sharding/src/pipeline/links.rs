@@ -7,7 +7,7 @@ use std::time::Duration;
 use candle_core::{DType, Device, Shape, Tensor};
 use phalanx_collectives::{Clock, Communicator};
 use phalanx_tensor::host::with_host_bytes;
-use phalanx_tensor::{Array, StageMessages, StageShare};
+use phalanx_tensor::{Array, ComputeDevice, StageMessages, StageShare};
 
 use super::device_pairs::DevicePairs;
 use super::message::MessageTag;
@@ -34,18 +34,24 @@ const HEADER: usize = 16;
 /// The ways between chunks. Each has a channel of its own, whose messages arrive in order.
 #[derive(Debug)]
 pub(super) struct StageLinks {
-    /// The ranks along the pipeline.
-    comm: Communicator,
+    others: OtherStages,
     /// By chunk, its rank.
     places: Vec<usize>,
-    /// The first channel.
-    first_channel: u32,
     /// Messages between chunks of this rank.
     own: Mutex<BTreeMap<MessageTag, VecDeque<Array>>>,
     /// The clock that waiting is timed by.
     clock: Clock,
     traffic: Mutex<StageTraffic>,
     pairs: Option<Arc<DevicePairs>>,
+}
+
+/// The other ranks of a pipeline.
+#[derive(Debug)]
+enum OtherStages {
+    /// The ranks along the pipeline, and the first channel of their messages.
+    Ranks(Communicator, u32),
+    /// They are played to this rank: their values are arrays without numbers of this device.
+    Played(usize, ComputeDevice),
 }
 
 /// The messages of a rank to other stages so far.
@@ -62,7 +68,22 @@ pub struct StageTraffic {
 impl StageLinks {
     pub(super) fn new(comm: Communicator, places: Vec<usize>, options: PipelineOptions) -> Self {
         let PipelineOptions { first_channel, clock, pairs, .. } = options;
-        Self { comm, places, first_channel, own: Mutex::default(), clock, traffic: Mutex::default(), pairs }
+        let (own, traffic) = (Mutex::default(), Mutex::default());
+        Self { others: OtherStages::Ranks(comm, first_channel), places, own, clock, traffic, pairs }
+    }
+
+    /// The ways of a rank to others that are played, whose values have no numbers.
+    pub(super) fn played(rank: usize, places: Vec<usize>, device: &ComputeDevice) -> Self {
+        let (own, traffic) = (Mutex::default(), Mutex::default());
+        let others = OtherStages::Played(rank, device.clone());
+        Self { others, places, own, clock: Clock::default(), traffic, pairs: None }
+    }
+
+    fn rank(&self) -> usize {
+        match &self.others {
+            OtherStages::Ranks(comm, _) => comm.rank(),
+            OtherStages::Played(rank, _) => *rank,
+        }
     }
 
     /// The messages so far.
@@ -81,17 +102,20 @@ impl StageLinks {
 
     /// Tells all ranks that this one gives up.
     pub(super) fn abort(&self, reason: &str) {
-        self.comm.abort(reason);
+        if let OtherStages::Ranks(comm, _) = &self.others {
+            comm.abort(reason);
+        }
     }
 
-    fn channel(&self, tag: MessageTag) -> u32 {
-        self.first_channel + (tag.from * self.places.len() + tag.to) as u32
+    /// The number of a way among all.
+    fn way(&self, tag: MessageTag) -> u32 {
+        (tag.from * self.places.len() + tag.to) as u32
     }
 
     /// Sends an array.
     pub(super) fn send(&self, tag: MessageTag, array: &Array) -> Result<()> {
         let to = self.places[tag.to];
-        if to == self.comm.rank() {
+        if to == self.rank() {
             let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
             own.entry(tag).or_default().push_back(array.clone());
             return Ok(());
@@ -100,6 +124,10 @@ impl StageLinks {
             self.count(|traffic| traffic.bytes_sent += bytes_of(array.shape(), array.dtype()));
             return pairs.send(tag, array);
         }
+        let OtherStages::Ranks(comm, first_channel) = &self.others else {
+            self.count(|traffic| traffic.bytes_sent += bytes_of(array.shape(), array.dtype()));
+            return Ok(());
+        };
         let host = array.contiguous()?.host("send to another stage")?.flatten_all()?;
         let mut bytes = Vec::new();
         with_host_bytes(&host, |elements| {
@@ -109,7 +137,7 @@ impl StageLinks {
             bytes.extend_from_slice(elements);
         })?;
         self.count(|traffic| traffic.bytes_sent += bytes.len() as u64);
-        self.comm.send_next(to, self.channel(tag), &bytes).map_err(|error| tag.lost("sending", &error))
+        comm.send_next(to, first_channel + self.way(tag), &bytes).map_err(|error| tag.lost("sending", &error))
     }
 
     /// Ends the messages of a step.
@@ -119,7 +147,7 @@ impl StageLinks {
 
     /// Waits for an array.
     pub(super) fn receive(&self, tag: MessageTag, shape: &Shape, dtype: DType) -> Result<Array> {
-        if self.places[tag.from] == self.comm.rank() {
+        if self.places[tag.from] == self.rank() {
             let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
             let array = own.get_mut(&tag).and_then(VecDeque::pop_front);
             return array
@@ -129,9 +157,16 @@ impl StageLinks {
             self.count(|traffic| traffic.bytes_received += bytes_of(shape, dtype));
             return pairs.receive(tag, shape, dtype);
         }
+        let (comm, first_channel) = match &self.others {
+            OtherStages::Ranks(comm, first_channel) => (comm, first_channel),
+            OtherStages::Played(_, device) => {
+                self.count(|traffic| traffic.bytes_received += bytes_of(shape, dtype));
+                return Ok(device.full(0.0, shape.clone(), dtype)?);
+            }
+        };
         let begun = self.clock.now();
-        let bytes =
-            self.comm.recv_next(self.channel(tag)).map_err(|error| tag.lost("waiting for", &error))?;
+        let coming = comm.recv_next(first_channel + self.way(tag));
+        let bytes = coming.map_err(|error| tag.lost("waiting for", &error))?;
         let waited = self.clock.now().saturating_sub(begun);
         self.count(|traffic| {
             traffic.bytes_received += bytes.len() as u64;

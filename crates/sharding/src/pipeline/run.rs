@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use candle_core::DType;
 use phalanx_collectives::Communicator;
-use phalanx_tensor::{LossFactor, SentOut, StageRole, StageRun, StageShare, Tape, Value, WeightWork};
+use phalanx_tensor::{
+    ComputeDevice, LossFactor, SentOut, StageRole, StageRun, StageShare, Tape, Value, WeightWork,
+};
 use tracing::Span;
 
 use super::division::DividedPass;
@@ -14,6 +16,7 @@ use super::links::{ForwardMessages, PipelineOptions, StageLinks, StageTraffic};
 use super::message::MessageTag;
 use super::play::SentValue;
 use super::schedule::{PipelineSchedule, StagePass, StageWork};
+use super::sharing::played_blocks;
 use crate::{Result, ShardingError};
 
 /// The computation of the loss, as a pipeline calls it.
@@ -91,6 +94,19 @@ pub struct PassTotal {
     pub time: Duration,
 }
 
+/// Checks that a schedule can run a pass on this number of ranks. Returns the rank of each chunk.
+fn checked_places(schedule: &PipelineSchedule, pass: &DividedPass, there: usize) -> Result<Vec<usize>> {
+    let places = schedule.ranks_of_chunks()?;
+    let (ranks, chunks) = (schedule.ranks.len(), pass.plans.len());
+    if ranks != there || places.len() != chunks {
+        let problem = format!("{} chunks on {ranks} ranks", places.len());
+        return Err(schedule.wrong(format!("{problem}, and there are {chunks} on {there}")));
+    }
+    let buffers = schedule.needed_buffers(&pass.sent)?;
+    schedule.check(&pass.sent, super::ScheduleLimits { buffers, kept: None })?;
+    Ok(places)
+}
+
 /// A pass that is not over.
 #[derive(Debug)]
 enum OpenPass {
@@ -122,19 +138,35 @@ impl Pipeline {
         pass: DividedPass,
         options: PipelineOptions,
     ) -> Result<Self> {
-        let places = schedule.ranks_of_chunks()?;
-        let (ranks, chunks) = (schedule.ranks.len(), pass.plans.len());
-        if ranks != comm.world_size() || places.len() != chunks {
-            let problem = format!("{} chunks on {ranks} ranks", places.len());
-            return Err(schedule.wrong(format!("{problem}, and there are {chunks} on {}", comm.world_size())));
-        }
-        let buffers = schedule.needed_buffers(&pass.sent)?;
-        schedule.check(&pass.sent, super::ScheduleLimits { buffers, kept: None })?;
+        let places = checked_places(&schedule, &pass, comm.world_size())?;
+        let (rank, dtype, shared) = (comm.rank(), options.dtype, options.shared.clone());
+        let links = StageLinks::new(comm, places, options);
+        Ok(Self::over(links, (schedule, pass), rank, (dtype, shared)))
+    }
+
+    /// Makes one rank of a pipeline to which the others are played, for passes without numbers on this device.
+    ///
+    /// # Errors
+    /// As [`Pipeline::new`].
+    pub fn played(
+        schedule: PipelineSchedule,
+        pass: DividedPass,
+        rank: usize,
+        (device, dtype): (&ComputeDevice, DType),
+    ) -> Result<Self> {
+        let places = checked_places(&schedule, &pass, schedule.ranks.len())?;
+        let links = StageLinks::played(rank, places, device);
+        Ok(Self::over(links, (schedule, pass), rank, (dtype, Some(played_blocks(dtype)))))
+    }
+
+    fn over(
+        links: StageLinks,
+        (schedule, pass): (PipelineSchedule, DividedPass),
+        rank: usize,
+        (dtype, shared): (DType, Option<Arc<StageShare>>),
+    ) -> Self {
         let from = Arc::new(pass.sent.iter().map(|sent| (sent.value, sent.from)).collect());
-        let rank = comm.rank();
-        let (dtype, shared) = (options.dtype, options.shared.clone());
-        let links = Arc::new(StageLinks::new(comm, places, options));
-        Ok(Self { schedule, pass, links, from, rank, dtype, shared, totals: Mutex::default() })
+        Self { schedule, pass, links: Arc::new(links), from, rank, dtype, shared, totals: Mutex::default() }
     }
 
     /// The messages to other stages so far.

@@ -23,6 +23,25 @@ pub fn shared_blocks(comm: &Communicator, params: &Arc<StageParams>, dtype: DTyp
     Arc::new(StageShare { ranks, dtype })
 }
 
+/// The other ranks, whose values have no numbers.
+#[derive(Debug)]
+struct PlayedBlocks;
+
+/// As [`shared_blocks`], on a rank to which the others are played.
+pub(super) fn played_blocks(dtype: DType) -> Arc<StageShare> {
+    Arc::new(StageShare { ranks: Arc::new(PlayedBlocks), dtype })
+}
+
+impl StageSharing for PlayedBlocks {
+    fn computes(&self, _: &str) -> bool {
+        false
+    }
+
+    fn share(&self, _: &str, array: Array) -> Result<Array, Box<dyn std::error::Error + Send + Sync>> {
+        Ok(array)
+    }
+}
+
 impl StageSharing for SharedBlocks {
     fn computes(&self, block: &str) -> bool {
         self.params.rank_of_block(block) == self.comm.rank()

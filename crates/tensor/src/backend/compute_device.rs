@@ -28,6 +28,11 @@ impl ComputeDevice {
         self.0.is_none()
     }
 
+    /// False if arrays there have shapes and no numbers ([`super::Outlines`]).
+    pub fn has_numbers(&self) -> bool {
+        self.0.as_ref().is_none_or(|backend| backend.has_numbers())
+    }
+
     /// The back end that computes there; on the host `context`.
     pub fn backend<'a>(&'a self, context: &'a Context) -> &'a dyn ArrayBackend {
         match &self.0 {

@@ -156,7 +156,7 @@ impl Tape {
     }
 
     fn with_mode(session: Session, mode: Mode) -> Self {
-        let stage = session.stage.clone().map(StageState::new);
+        let stage = session.stage.clone().map(|role| StageState::new(role, &session.device));
         Self {
             mode: Cell::new(mode),
             recomputing: false,

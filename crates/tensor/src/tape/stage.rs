@@ -14,7 +14,7 @@ use candle_core::{DType, Shape};
 use super::Tape;
 use super::stage_share::StageShare;
 use super::value::{Slot, Value};
-use crate::backend::{Array, Outlines, Transfers as _};
+use crate::backend::{Array, ComputeDevice, Outlines, Transfers as _};
 use crate::store::Param;
 use crate::{Result, TensorError};
 
@@ -198,6 +198,8 @@ struct Received {
 pub(super) struct StageState {
     role: StageRole,
     outlines: Outlines,
+    /// True if the arrays of this chunk have no numbers either.
+    is_without_numbers: bool,
     is_elsewhere: Cell<bool>,
     /// The calls within calls.
     depth: Cell<usize>,
@@ -215,10 +217,11 @@ pub(super) struct Numbered {
 }
 
 impl StageState {
-    pub(super) fn new(role: StageRole) -> Self {
+    pub(super) fn new(role: StageRole, device: &ComputeDevice) -> Self {
         Self {
             role,
             outlines: Outlines::new(),
+            is_without_numbers: !device.has_numbers(),
             is_elsewhere: Cell::new(false),
             depth: Cell::new(0),
             calls: Cell::new(0),
@@ -335,7 +338,9 @@ impl StageState {
 
     /// Returns the outline of a value. Data, which all chunks have, keeps its numbers; indices stay on the host.
     fn outlined(&self, value: &Value) -> Result<Value> {
-        if !value.has_numbers() || value.number().is_none() && !value.dtype()?.is_float() {
+        // Where no array has numbers, those of other chunks have an account of their own.
+        let is_outline = !value.has_numbers() && (!self.is_without_numbers || self.is_trace());
+        if is_outline || value.number().is_none() && !value.dtype()?.is_float() {
             return Ok(value.clone());
         }
         let data = (value.number().is_none()).then(|| value.part()).transpose()?.filter(Array::is_host);
@@ -363,11 +368,9 @@ impl StageState {
     }
 }
 
-/// Returns an output of a call with its numbers, if the block passes on an input that has them.
+/// Returns an output of a call with its array here, if the block passes on an input.
 fn passed_on(output: Value, inputs: &[Value]) -> Result<Value> {
-    let is_same = |input: &&Value| {
-        input.has_numbers() && output.number().is_some_and(|number| input.number() == Some(number))
-    };
+    let is_same = |input: &&Value| output.number().is_some_and(|number| input.number() == Some(number));
     match inputs.iter().find(is_same) {
         Some(input) => Ok(output.with_array(input.part()?)),
         None => Ok(output),
@@ -440,7 +443,8 @@ impl Tape {
             needs_grad: self.records() && inputs.iter().any(|input| input.needs_grad()),
         };
         let numbered = stage.number(value)?;
-        if stage.run().is_some() && !numbered.is_elsewhere && !output.has_numbers() {
+        let is_lost = !stage.is_without_numbers && !output.has_numbers();
+        if stage.run().is_some() && !numbered.is_elsewhere && is_lost {
             let problem = "an input is of another chunk of the pipeline, and came in past the tape";
             return Err(TensorError::Backward(format!("{op}: {problem}")));
         }

@@ -2,16 +2,19 @@
 
 use std::sync::Arc;
 
+use candle_core::DType;
+use phalanx_sharding::pipeline::{Pipeline, StageForward, StagePasses};
 use phalanx_tensor::backend::Outlines;
 use phalanx_tensor::{
-    ArithmeticCount, Context, GroupTraffic, OutlineGroup, Session, TensorError, TensorRank,
+    ArithmeticCount, Context, GroupTraffic, OutlineGroup, Session, StageRole, TensorError, TensorRank,
     take_peak_recorded_bytes,
 };
 
 use super::TrainError;
 use super::data::Data;
 use super::first_step::{FirstForward, FirstStep};
-use super::training::Task;
+use super::stages::{Stages, schedule_of};
+use super::training::{Built, StageTarget, Task};
 use crate::config::Config;
 
 /// The work, the memory and the messages of ranks in the first step.
@@ -19,7 +22,9 @@ use crate::config::Config;
 pub struct StepOutline {
     /// The samples of a rank.
     pub samples: usize,
-    /// The ranks of the first part of the data, which compute parts of the same layers.
+    /// The number of ranks that compute parts of the same layers.
+    pub tensor_ranks: usize,
+    /// The ranks of the first part of the data, stage by stage: those that compute parts of the same layers follow each other.
     pub ranks: Vec<RankOutline>,
 }
 
@@ -38,6 +43,8 @@ pub struct RankOutline {
     pub recorded: u64,
     /// The messages to the ranks that compute other parts of the same layers.
     pub traffic: GroupTraffic,
+    /// The bytes of values and gradients to other stages.
+    pub to_stages: u64,
 }
 
 impl StepOutline {
@@ -54,7 +61,11 @@ impl StepOutline {
 /// Errors of opening the data, of building the networks, and of the step: shapes that do not match, and values that are not what an op
 /// needs on ranks that share layers, with the block.
 pub fn outline_step(task: &Task, config: &Config) -> Result<StepOutline, TrainError> {
-    outline_step_of(&FirstStep::read(task, config, None)?)
+    let step = FirstStep::read(task, config, None)?;
+    match Stages::of(task, config, None)? {
+        Some(stages) => outline_stages(&step, &stages),
+        None => outline_step_of(&step),
+    }
 }
 
 /// Tells layers that do not fit as they are cut, by a step without numbers, before a training begins; with `data` of the host, if it is
@@ -71,33 +82,61 @@ pub(super) fn check_cuts(task: &Task, config: &Config, data: Option<&Data>) -> R
 
 /// Runs a first step as each of the ranks.
 fn outline_step_of(step: &FirstStep<'_>) -> Result<StepOutline, TrainError> {
-    let ranks = match step.config().tensor_ranks() {
-        None => vec![outline_rank(step, None)?],
-        Some(ranks) => (0..ranks)
-            .map(|rank| outline_rank(step, Some(TensorRank { rank, ranks })))
-            .collect::<Result<_, _>>()?,
-    };
-    let samples = step.micro_batches().map(|micro_batch| micro_batch.batch.len()).sum();
-    Ok(StepOutline { samples, ranks })
+    let ranks = tensor_ranks(step).map(|tensor| outline_rank(step, tensor, None));
+    outline_of(step, ranks.collect::<Result<_, _>>()?)
 }
 
-/// Runs the step as one rank.
-fn outline_rank(step: &FirstStep<'_>, tensor: Option<TensorRank>) -> Result<RankOutline, TrainError> {
+/// Runs a first step as each of the ranks of each stage.
+fn outline_stages(step: &FirstStep<'_>, stages: &Stages) -> Result<StepOutline, TrainError> {
+    let mut ranks = Vec::new();
+    for rank in 0..step.config().pipeline_ranks() {
+        for tensor in tensor_ranks(step) {
+            ranks.push(outline_rank(step, tensor, Some((stages, rank)))?);
+        }
+    }
+    outline_of(step, ranks)
+}
+
+fn outline_of(step: &FirstStep<'_>, ranks: Vec<RankOutline>) -> Result<StepOutline, TrainError> {
+    let samples = step.micro_batches().map(|micro_batch| micro_batch.batch.len()).sum();
+    Ok(StepOutline { samples, tensor_ranks: step.config().tensor_ranks().unwrap_or(1), ranks })
+}
+
+/// The ranks that compute parts of the same layers; one of whole layers if none do.
+fn tensor_ranks(step: &FirstStep<'_>) -> impl Iterator<Item = Option<TensorRank>> + use<> {
+    let ranks = step.config().tensor_ranks();
+    (0..ranks.unwrap_or(1)).map(move |rank| ranks.map(|ranks| TensorRank { rank, ranks }))
+}
+
+/// Runs the step as one rank, of the whole model or of a stage.
+fn outline_rank(
+    step: &FirstStep<'_>,
+    tensor: Option<TensorRank>,
+    stage: Option<(&Stages, usize)>,
+) -> Result<RankOutline, TrainError> {
     let outlines = Outlines::new();
     let device = outlines.device();
-    let built = step.build(&device, tensor, None)?;
+    let target = stage.map(|(stages, rank)| StageTarget { params: &stages.params, rank });
+    let built = step.build(&device, tensor, target)?;
     let group = tensor.map(|TensorRank { rank, ranks }| Arc::new(OutlineGroup::new(rank, ranks)));
     let arithmetic = ArithmeticCount::default();
     let session = step.session(Arc::new(Context::new(1)), &device, group.clone());
     let session = Session { arithmetic: arithmetic.clone(), ..session };
     let _ = take_peak_recorded_bytes();
-    let mut has_split = false;
+    let (mut has_split, mut to_stages) = (false, 0);
     for phase in 0..built.training.phases().len() {
-        for micro_batch in step.micro_batches() {
-            let FirstForward { tape, loss } = step.forward(&built, phase, (micro_batch, &session))?;
-            tape.backward(&loss)?;
-            has_split |= tape.has_split_sequences();
+        let mut passes = OutlinedPasses { step, built: &built, phase, session: &session, has_split: false };
+        match stage {
+            Some((stages, rank)) => {
+                let schedule = schedule_of(step.config(), step.micro_batches().count())?;
+                let pass = stages.passes[phase].clone();
+                let pipeline = Pipeline::played(schedule, pass, rank, (&device, DType::F32))?;
+                pipeline.run(&mut passes)?;
+                to_stages += pipeline.traffic().bytes_sent;
+            }
+            None => passes.run_whole()?,
         }
+        has_split |= passes.has_split;
     }
     if step.config().tensor.sequence && !has_split {
         return Err(TrainError::Setup(
@@ -115,5 +154,45 @@ fn outline_rank(step: &FirstStep<'_>, tensor: Option<TensorRank>) -> Result<Rank
         activations: bytes(usage.peak_activations),
         recorded: bytes(take_peak_recorded_bytes()),
         traffic: group.map(|group| group.traffic()).unwrap_or_default(),
+        to_stages,
     })
+}
+
+/// A phase of a step without numbers.
+struct OutlinedPasses<'a> {
+    step: &'a FirstStep<'a>,
+    built: &'a Built,
+    phase: usize,
+    session: &'a Session,
+    /// True if ranks shared sequences.
+    has_split: bool,
+}
+
+impl OutlinedPasses<'_> {
+    /// Runs forward and backward of all micro-batches.
+    fn run_whole(&mut self) -> Result<(), TrainError> {
+        for micro_batch in self.step.micro_batches() {
+            let of = (micro_batch, self.session);
+            let FirstForward { tape, loss } = self.step.forward(self.built, self.phase, of)?;
+            tape.backward(&loss)?;
+            self.has_split |= tape.has_split_sequences();
+        }
+        Ok(())
+    }
+}
+
+impl StagePasses for OutlinedPasses<'_> {
+    type Error = TrainError;
+
+    fn forward(&mut self, micro: usize, role: StageRole) -> Result<StageForward, TrainError> {
+        let none = || TrainError::Setup(format!("the first step has no micro-batch {micro}"));
+        let micro_batch = self.step.micro_batches().nth(micro).ok_or_else(none)?;
+        let session = Session { stage: Some(role), ..self.session.clone() };
+        let FirstForward { tape, loss } =
+            self.step.forward(self.built, self.phase, (micro_batch, &session))?;
+        self.has_split |= tape.has_split_sequences();
+        Ok(StageForward { tape, loss })
+    }
+
+    fn before_backward(&mut self, _: usize, _: bool) {}
 }

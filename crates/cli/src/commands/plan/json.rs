@@ -58,7 +58,8 @@ fn outline(step: &StepOutline) -> Value {
             "activation_bytes": rank.activations,
             "recorded_bytes": rank.recorded,
             "messages": rank.traffic.operations,
-            "bytes_sent": rank.traffic.sent(step.ranks.len()),
+            "bytes_sent": rank.traffic.sent(step.tensor_ranks),
+            "bytes_to_stages": rank.to_stages,
         })
     };
     json!({ "samples": step.samples, "ranks": step.ranks.iter().map(rank).collect::<Vec<_>>() })

@@ -5,7 +5,7 @@ use phalanx_trainer::engine::StepOutline;
 
 /// Renders what the ranks compute, keep and send in a step.
 pub(super) fn lines(step: &StepOutline) -> Vec<String> {
-    let share = step.ranks.len() > 1;
+    let (share, in_stages) = (step.tensor_ranks > 1, step.ranks.len() > step.tensor_ranks);
     let samples = match step.samples {
         1 => "1 sample".to_owned(),
         count => format!("{count} samples"),
@@ -13,6 +13,7 @@ pub(super) fn lines(step: &StepOutline) -> Vec<String> {
     let mut lines = vec![
         String::new(),
         match share {
+            _ if in_stages => format!("check      a step of {samples} a rank fits, in all stages"),
             true => format!("check      a step of {samples} a rank fits, on all ranks that share layers"),
             false => format!("check      a step of {samples} a rank fits"),
         },
@@ -22,13 +23,21 @@ pub(super) fn lines(step: &StepOutline) -> Vec<String> {
     if share {
         titles.extend(["messages", "sent to the others"]);
     }
+    if in_stages {
+        titles.insert(1, "stage");
+        titles.push("sent to stages");
+    }
     let mut table = vec![titles.into_iter().map(str::to_owned).collect::<Vec<_>>()];
     for (rank, of) in step.ranks.iter().enumerate() {
         let mut cells =
             vec![format!("  {rank}"), format::count(of.operations), format::bytes(of.activations)];
         if share {
             cells.push(of.traffic.operations.to_string());
-            cells.push(format::bytes(of.traffic.sent(step.ranks.len())));
+            cells.push(format::bytes(of.traffic.sent(step.tensor_ranks)));
+        }
+        if in_stages {
+            cells.insert(1, (rank / step.tensor_ranks).to_string());
+            cells.push(format::bytes(of.to_stages));
         }
         table.push(cells);
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use phalanx_tensor::backend::Outlines;
 use phalanx_tensor::{
     Context, OutlineGroup, Recompute, Session, StageRole, Tape, TensorError, TensorRank, TracedPass,
-    ValueTrace,
+    ValueTrace, take_peak_recorded_bytes,
 };
 
 use crate::config::Config;
@@ -57,6 +57,8 @@ pub(super) fn traced(step: &FirstStep<'_>) -> Result<Traced, TrainError> {
         }
         false => None,
     };
+    // The run counts what its own passes keep.
+    let _ = take_peak_recorded_bytes();
     Ok(Traced { phases, evaluation })
 }
 
