@@ -89,10 +89,11 @@ pub(super) fn spec() -> TaskSpec<VitSettings> {
         Ok(training
             .names_of(vision_transformer_of_timm)
             .names_of_parts(vision_transformer_of_hugging_face)
+            .positions_of_patches("encoder.pos_embedding")
             .shape_advice("conv_proj", "model.patch is the size of a patch in pixels")
             .shape_advice(
                 "encoder.pos_embedding",
-                "there is a position for each patch and one for the class: model.image_size and model.patch",
+                "there is a position for each patch of a square image and one for the class: model.image_size and model.patch",
             ))
     })
     .mixes_labels()

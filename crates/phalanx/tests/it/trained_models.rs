@@ -324,15 +324,24 @@ fn a_vision_transformer_is_exported_and_reads_weights_of_other_programs() {
             }
         }
     }
-    // A position for each patch.
-    for (key, tensor, advice) in [
-        ("model.patch=8", "`conv_proj.weight` has shape [12, 3, 4, 4]", "model.patch is the size of a patch"),
-        ("model.image_size=32", "`encoder.pos_embedding` has shape [1, 17, 12]", "a position for each patch"),
-    ] {
-        let line =
-            format!("train {small} --ranks 1 --steps 1 --set {key} --weights timm.safetensors --out other");
-        let said = place.fail(&line);
-        assert!(said.contains(tensor) && said.contains(advice), "{said}");
+    // Positions of larger images lie between those of smaller ones; another size of patches is another network.
+    let larger = "--set model.image_size=32";
+    for (ranks, strategy) in [(1, "ddp"), (2, "fsdp")] {
+        place.succeed(&format!(
+            "train {small} {larger} --ranks {ranks} --strategy {strategy} --steps 1 --set optim.lr=0 --set optim.weight_decay=0 \
+             --set checkpoint.every=1 --weights timm.safetensors --out larger-{strategy}"
+        ));
+    }
+    let [one, shards] =
+        ["ddp", "fsdp"].map(|name| contents(&checkpoint(&place.path(&format!("larger-{name}")), 1)));
+    let positions = "model encoder.pos_embedding";
+    assert_eq!(one[positions].0, [1, 65, 12]);
+    assert!(one[positions] == shards[positions] && one[positions] != expected[positions]);
+    let said = place.fail(&format!(
+        "train {small} --ranks 1 --steps 1 --set model.patch=8 --weights timm.safetensors --out other"
+    ));
+    for words in ["`conv_proj.weight` has shape [12, 3, 4, 4]", "model.patch is the size of a patch"] {
+        assert!(said.contains(words), "{said}");
     }
     let said =
         place.fail(&format!("train {small} --ranks 1 --set model.patch=3 --set model.heads=5 --out other"));

@@ -485,6 +485,14 @@ impl<M> Training<M> {
         self
     }
 
+    /// Names learned positions of a square grid of patches behind a class token, [1, 1 + side², C]: those of `model.weights` for images of
+    /// another size are resampled, as by torchvision's `interpolate_embeddings`.
+    #[must_use]
+    pub fn positions_of_patches(mut self, names: &str) -> Self {
+        self.names.positions.push(names.to_owned());
+        self
+    }
+
     /// Adds advice to the error that parameters have another shape in `model.weights`, such as the setting that their shape comes from.
     #[must_use]
     pub fn shape_advice(mut self, names: &str, advice: impl Into<String>) -> Self {

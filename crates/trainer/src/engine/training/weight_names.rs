@@ -28,6 +28,7 @@ pub(super) struct NameDeclarations {
     pub(super) head: Vec<String>,
     pub(super) programs: Vec<Translate>,
     pub(super) advice: Vec<ShapeAdvice>,
+    pub(super) positions: Vec<String>,
 }
 
 /// The advice about a tensor that has another shape in a file.
@@ -45,6 +46,8 @@ pub(in crate::engine) struct WeightNames {
     /// Translations of the names of other programs.
     pub(in crate::engine) programs: Vec<Translate>,
     advice: Vec<(NamePattern, String)>,
+    /// Positions of patches, which are resampled for images of another size.
+    positions: Vec<NamePattern>,
 }
 
 impl WeightNames {
@@ -53,10 +56,17 @@ impl WeightNames {
     /// # Errors
     /// If a pattern is empty.
     pub(super) fn new(declared: NameDeclarations) -> Result<Self, TensorError> {
-        let NameDeclarations { head, programs, advice } = declared;
-        let head = head.iter().map(|text| NamePattern::new(text)).collect::<Result<_, _>>()?;
+        let NameDeclarations { head, programs, advice, positions } = declared;
+        let patterns =
+            |all: &[String]| all.iter().map(|text| NamePattern::new(text)).collect::<Result<_, _>>();
+        let (head, positions) = (patterns(&head)?, patterns(&positions)?);
         let advice = advice.into_iter().map(|advice| Ok((NamePattern::new(&advice.pattern)?, advice.text)));
-        Ok(Self { head, programs, advice: advice.collect::<Result<_, TensorError>>()? })
+        Ok(Self { head, programs, advice: advice.collect::<Result<_, TensorError>>()?, positions })
+    }
+
+    /// True for learned positions of patches.
+    pub(in crate::engine) fn is_positions(&self, name: &str) -> bool {
+        self.positions.iter().any(|pattern| pattern.matches(name))
     }
 
     /// True for a parameter of the head.

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `source` | the tensors of a file, a folder or a run |
 //! | `plan` | which of them are loaded, which tensors of the model are made new, and which are not used |
+//! | `positions` | positions of patches for images of another size |
 //! | `adapters` | adapters that a training begins with: `lora.from` |
 //! | `peft` | the format of their folders |
 //!
@@ -13,6 +14,7 @@
 mod adapters;
 pub(in crate::engine) mod peft;
 mod plan;
+mod positions;
 mod source;
 
 use std::path::Path;

@@ -9,6 +9,7 @@ use phalanx_tensor::io::NamePart;
 use phalanx_tensor::{AdaptedLayer, Param, TensorError};
 
 use super::HeadRule;
+use super::positions::ResampledPositions;
 use super::source::{WeightSource, WeightTensors};
 use crate::engine::TrainError;
 use crate::engine::distributed::Network;
@@ -21,11 +22,19 @@ const LISTED: usize = 3;
 #[derive(Debug, Default)]
 pub(super) struct WeightPlan {
     /// By name here: the tensors of the weights.
-    loaded: BTreeMap<String, Vec<Piece>>,
+    loaded: BTreeMap<String, Loaded>,
     new: Vec<NewTensor>,
     left: Vec<String>,
     /// The layers whose adapters are not among the weights.
     adapted: BTreeSet<String>,
+}
+
+/// The tensors of the weights that a tensor here is read from.
+#[derive(Debug)]
+struct Loaded {
+    pieces: Vec<Piece>,
+    /// Positions of images of another size.
+    resampled: Option<ResampledPositions>,
 }
 
 /// A tensor of the weights: a whole one here, or a part of one, behind those before it.
@@ -129,7 +138,7 @@ impl WeightPlan {
             let found = tensors.shape(source)?;
             if found == shape {
                 let piece = Piece { there: (*source).to_owned(), elements: param.whole_shape().elem_count() };
-                plan.loaded.insert(name, vec![piece]);
+                plan.loaded.insert(name, Loaded { pieces: vec![piece], resampled: None });
             } else {
                 misfits.shapes.push(NewTensor { name, shape, found: Some(found) });
             }
@@ -163,13 +172,20 @@ impl WeightPlan {
             self.new.push(NewTensor { name, shape, found });
             return Ok(());
         }
+        let resampled = found.as_ref().filter(|_| names.is_positions(&name));
+        let resampled = resampled.and_then(|found| ResampledPositions::between(found, &shape));
         match (source, found) {
-            (Some(source), Some(found)) if found == shape => {
+            (Some(source), Some(found)) if found == shape || resampled.is_some() => {
+                let resampled = resampled.filter(|_| found != shape);
+                if resampled.is_some() {
+                    tracing::info!("{name} of {found:?} is resampled to {shape:?}");
+                }
                 let piece = |there: &String| {
                     let elements = tensors.shape(there)?.iter().product();
                     Ok::<_, TrainError>(Piece { there: there.clone(), elements })
                 };
-                self.loaded.insert(name, source.iter().map(piece).collect::<Result<_, _>>()?);
+                let pieces = source.iter().map(piece).collect::<Result<_, _>>()?;
+                self.loaded.insert(name, Loaded { pieces, resampled });
             }
             (_, found) if is_head && head == HeadRule::Replace => {
                 if is_kept {
@@ -203,25 +219,18 @@ impl WeightPlan {
         name: &str,
         range: Range<usize>,
     ) -> Result<Option<Tensor>, TrainError> {
-        let Some(pieces) = self.loaded.get(name) else { return Ok(None) };
-        let (mut parts, mut start) = (Vec::with_capacity(pieces.len()), 0);
-        for Piece { there, elements } in pieces {
-            let (first, last) = (range.start.max(start), range.end.min(start + elements));
-            if first < last {
-                parts.push(tensors.read(there, first - start..last - start)?);
-            }
-            start += elements;
+        let Some(Loaded { pieces, resampled }) = self.loaded.get(name) else { return Ok(None) };
+        if let Some(resampled) = resampled {
+            let all = joined(pieces, tensors, 0..resampled.elements())?;
+            return Ok(Some(resampled.resample(&all, range).map_err(TensorError::from)?));
         }
-        let joined = match parts.as_slice() {
-            [part] => part.clone(),
-            _ => Tensor::cat(&parts, 0).map_err(TensorError::from)?,
-        };
-        Ok(Some(joined))
+        joined(pieces, tensors, range).map(Some)
     }
 
     /// The names in the weights of all tensors that are loaded, with their numbers of elements.
     pub(super) fn loaded(&self) -> impl Iterator<Item = (&str, usize)> {
-        self.loaded.values().flatten().map(|piece| (piece.there.as_str(), piece.elements))
+        let pieces = self.loaded.values().flat_map(|loaded| &loaded.pieces);
+        pieces.map(|piece| (piece.there.as_str(), piece.elements))
     }
 
     /// The record for the run's folder.
@@ -280,6 +289,23 @@ fn translated(all: &[&str], here: &BTreeSet<&str>, names: &WeightNames) -> Names
         }
     }
     best
+}
+
+/// Reads elements of tensors that lie one behind the other, flat.
+fn joined(pieces: &[Piece], tensors: &WeightTensors<'_>, range: Range<usize>) -> Result<Tensor, TrainError> {
+    let (mut parts, mut start) = (Vec::with_capacity(pieces.len()), 0);
+    for Piece { there, elements } in pieces {
+        let (first, last) = (range.start.max(start), range.end.min(start + elements));
+        if first < last {
+            parts.push(tensors.read(there, first - start..last - start)?);
+        }
+        start += elements;
+    }
+    let joined = match parts.as_slice() {
+        [part] => part.clone(),
+        _ => Tensor::cat(&parts, 0).map_err(TensorError::from)?,
+    };
+    Ok(joined)
 }
 
 /// The shape of tensors of the weights, one behind the other along the first dimension.
