@@ -58,7 +58,7 @@ impl ResampledPositions {
 struct Taps([(usize, f64); 4]);
 
 impl Taps {
-    /// Those of position `at` of `to`, among `from`.
+    /// The numbers of position `at` of `to`, among `from`.
     fn of(at: usize, from: usize, to: usize) -> Self {
         /// The sharpness of the cubic that PyTorch has.
         const A: f64 = -0.75;
