@@ -301,16 +301,26 @@ mod tests {
         }
     }
 
-    #[test]
-    fn every_name_of_a_vision_transformer_has_its_counterpart() {
-        let config = VisionTransformerConfig {
+    /// The names of a Vision Transformer of two layers.
+    fn names_of_vision_transformer() -> BTreeSet<String> {
+        let small = VisionTransformerConfig {
             width: 8,
             heads: 2,
             inner: 8,
             layers: 2,
             ..VisionTransformerConfig::base(3)
         };
-        let here = names_here(|scope| drop(VisionTransformer::new(scope, &config).expect("new names")));
+        names_here(|scope| drop(VisionTransformer::new(scope, &small).expect("new names")))
+    }
+
+    /// The weight and the bias of each layer.
+    fn with_biases(layers: impl Iterator<Item = String>) -> impl Iterator<Item = String> {
+        layers.flat_map(|layer| ["weight", "bias"].map(|tensor| format!("{layer}.{tensor}")))
+    }
+
+    #[test]
+    fn every_name_of_a_vision_transformer_has_its_counterpart() {
+        let here = names_of_vision_transformer();
         let layers = [
             "attention.attention.query",
             "attention.attention.key",
@@ -324,10 +334,7 @@ mod tests {
         let layers = (0..2).flat_map(|at| layers.map(|layer| format!("vit.encoder.layer.{at}.{layer}")));
         let others =
             ["vit.embeddings.patch_embeddings.projection", "vit.layernorm", "classifier"].map(str::to_owned);
-        let with_bias = layers
-            .chain(others)
-            .flat_map(|layer| ["weight", "bias"].map(|tensor| format!("{layer}.{tensor}")));
-        let there: Vec<String> = with_bias
+        let there: Vec<String> = with_biases(layers.chain(others))
             .chain(["vit.embeddings.cls_token", "vit.embeddings.position_embeddings"].map(str::to_owned))
             .collect();
         let found: Vec<NamePart> =
@@ -347,21 +354,12 @@ mod tests {
 
     #[test]
     fn every_name_of_timms_vision_transformer_has_its_counterpart() {
-        let config = VisionTransformerConfig {
-            width: 8,
-            heads: 2,
-            inner: 8,
-            layers: 2,
-            ..VisionTransformerConfig::base(3)
-        };
-        let here = names_here(|scope| drop(VisionTransformer::new(scope, &config).expect("new names")));
+        let here = names_of_vision_transformer();
         let layers = ["norm1", "attn.qkv", "attn.proj", "norm2", "mlp.fc1", "mlp.fc2"];
         let layers = (0..2).flat_map(|block| layers.map(|layer| format!("blocks.{block}.{layer}")));
         let others = ["patch_embed.proj", "norm", "head"].map(str::to_owned);
-        let with_bias = layers
-            .chain(others)
-            .flat_map(|layer| ["weight", "bias"].map(|tensor| format!("{layer}.{tensor}")));
-        let there: Vec<String> = with_bias.chain(["cls_token", "pos_embed"].map(str::to_owned)).collect();
+        let there: Vec<String> =
+            with_biases(layers.chain(others)).chain(["cls_token", "pos_embed"].map(str::to_owned)).collect();
         let found: BTreeSet<String> =
             there.iter().map(|name| vision_transformer_of_timm(name).expect("known")).collect();
         assert_eq!(found, here);

@@ -5,6 +5,8 @@ use std::path::Path;
 use phalanx_trainer::config::Resolved;
 
 use crate::harness::engine::{Recorder, run_in, words};
+use crate::harness::results::{checkpoint, contents};
+use crate::harness::{Place, side_by_side};
 
 /// A GPT-2 of six heads with dropout, averages and clipping, by `ranks` ranks.
 pub(crate) fn tiny_gpt(ranks: usize, strategy: &str, steps: u64, further: &str) -> Resolved {
@@ -56,4 +58,34 @@ pub(crate) fn follows_one_rank(
         found.extend(curve(moved, &resolved(*ranks, strategy, until, further)));
         assert_near(further, &found, &one[..until as usize]);
     }
+}
+
+/// Fails unless four ranks that share a model begin with a codec at a loss, go on to the bit, and keep its state under a name that begins
+/// with `kept`; `resolved` has the strategy, the codec and the last step. Runs lie in folders `STRATEGY-CODEC-whole` and `…-parts`.
+pub(crate) fn codecs_go_on(
+    place: &Place,
+    subjects: &[(&str, &str)],
+    (loss, kept): (f64, &str),
+    resolved: impl Fn(&str, &str, u64) -> Resolved + Sync,
+) {
+    side_by_side(subjects.iter().copied(), |(strategy, codec)| {
+        let [whole, parts] = ["whole", "parts"].map(|name| place.path(&format!("{strategy}-{codec}-{name}")));
+        let found = curve(&whole, &resolved(strategy, codec, 4));
+        // The first loss is of initial values, which codecs of parameters round.
+        let allowed = if codec.contains("weights") { 1e-4 } else { 1e-5 };
+        let first = found[0][0];
+        assert!((first - loss).abs() <= allowed * loss, "{codec}: {first}, not {loss}");
+        if codec.contains("auto") {
+            // What is measured decides.
+            return;
+        }
+        let mut resumed = curve(&parts, &resolved(strategy, codec, 2));
+        resumed.extend(curve(&parts, &resolved(strategy, codec, 4)));
+        assert_eq!(resumed, found, "{codec}");
+        let [whole, parts] = [whole, parts].map(|run| contents(&checkpoint(&run, 4)));
+        assert!(whole == parts, "{codec}: a run that goes on has another checkpoint");
+        // All but int8 keep errors, or the number of a step.
+        let keeps = whole.keys().any(|name| name.starts_with(kept));
+        assert_eq!(keeps, !codec.contains("weights"), "{codec}");
+    });
 }

@@ -5,7 +5,9 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::curves::{assert_near, assert_within, curve, follows_one_rank, losses, tiny_gpt as resolved};
+use crate::curves::{
+    assert_near, assert_within, codecs_go_on, curve, follows_one_rank, losses, tiny_gpt as resolved,
+};
 use crate::harness::engine::{Recorder, resolve, run_in, words};
 use crate::harness::results::{checkpoint, contents, summary};
 use crate::harness::{Place, side_by_side};
@@ -115,26 +117,12 @@ fn codecs_go_with_stages() {
         ("ddp", "codec.kind=sign codec.when=auto"),
         ("ddp", "codec.kind=dgc optim.kind=sgd optim.momentum=0"),
     ];
-    side_by_side(subjects, |(strategy, codec)| {
-        let resolved = |steps: u64| resolved(4, strategy, steps, &format!("{two} {codec}"));
-        let [whole, parts] = ["whole", "parts"].map(|name| place.path(&format!("{strategy}-{codec}-{name}")));
-        let found = curve(&whole, &resolved(4));
-        // The first loss is of initial values, which codecs of parameters round.
-        let allowed = if codec.contains("weights") { 1e-4 } else { 1e-5 };
-        let (first, expected) = (found[0][0], one[0][0]);
-        assert!((first - expected).abs() <= allowed * expected, "{codec}: {first}, not {expected}");
-        if codec.contains("auto") {
-            // What is measured decides.
-            return;
-        }
-        let mut resumed = curve(&parts, &resolved(2));
-        resumed.extend(curve(&parts, &resolved(4)));
-        assert_eq!(resumed, found, "{codec}");
-        let [whole, parts] = [whole, parts].map(|run| contents(&checkpoint(&run, 4)));
-        assert!(whole == parts, "{codec}: a run that goes on has another checkpoint");
-        let keeps = whole.keys().any(|name| name.starts_with("codec-00003-of-00004-stage-00002"));
-        assert_eq!(keeps, !codec.contains("weights"), "{codec}");
-    });
+    codecs_go_on(
+        &place,
+        &subjects,
+        (one[0][0], "codec-00003-of-00004-stage-00002"),
+        |strategy, codec, steps| resolved(4, strategy, steps, &format!("{two} {codec}")),
+    );
 }
 
 /// Skips go over stages, and conditions to all of them; with other axes on four and eight ranks.

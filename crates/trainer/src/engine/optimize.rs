@@ -35,9 +35,11 @@ pub(super) fn optimizer(config: &Config, network: &ParamStore, state: StateLocat
         OptimKind::Lamb => {
             let lamb = Lamb::new(betas, optim.eps, optim.weight_decay).with_state_location(state);
             let lamb = lamb.with_exact_norms(config.logical_ranks().is_some());
+            if config.pipeline_ranks() == 1 {
+                return Box::new(lamb);
+            }
             // Ranks add up the norms of all parameters, and each stage has some of these.
-            let model = network.model_params().filter(|_| config.pipeline_ranks() > 1);
-            let trained = model.filter(|param| param.trainable());
+            let trained = network.model_params().filter(|param| param.trainable());
             Box::new(lamb.with_model(trained.map(|param| param.name().to_owned())))
         }
         OptimKind::Muon => {

@@ -62,9 +62,9 @@ impl StepOutline {
 /// needs on ranks that share layers, with the block.
 pub fn outline_step(task: &Task, config: &Config) -> Result<StepOutline, TrainError> {
     let step = FirstStep::read(task, config, None)?;
-    match Stages::of(task, config, None)? {
-        Some(stages) => outline_stages(&step, &stages),
-        None => outline_step_of(&step),
+    match config.pipeline_ranks() {
+        1 => outline_step_of(&step),
+        _ => outline_stages(&step, &Stages::of_step(&step)?),
     }
 }
 

@@ -41,12 +41,18 @@ impl Stages {
         config: &Config,
         data: Option<&Data>,
     ) -> Result<Option<Self>, TrainError> {
-        if config.pipeline_ranks() == 1 {
-            return Ok(None);
+        match config.pipeline_ranks() {
+            1 => Ok(None),
+            _ => Self::of_step(&FirstStep::read(task, config, data)?).map(Some),
         }
+    }
+
+    /// Traces the phases of a first step of a model in stages, and divides them.
+    pub(in crate::engine) fn of_step(step: &FirstStep<'_>) -> Result<Self, TrainError> {
+        let config = step.config();
         let schedule = config.pipeline_schedule(config.micro_batches())?;
         let places = schedule.ranks_of_chunks()?;
-        let Traced { phases, evaluation } = traced(&FirstStep::read(task, config, data)?)?;
+        let Traced { phases, evaluation } = traced(step)?;
         let all: Vec<&TracedPass> = phases.iter().chain(&evaluation).collect();
         let order = BlockOrder::of(&all)?;
         let first = first_blocks(&order, &phases.iter().collect::<Vec<_>>(), config, schedule.num_chunks())?;
@@ -60,7 +66,7 @@ impl Stages {
             Some(pass) => passes.pop().map(|divided| divided.with_numbers_at_the_end(pass)),
             None => None,
         };
-        Ok(Some(Self { passes, evaluation, params: Arc::new(params), pairs: None }))
+        Ok(Self { passes, evaluation, params: Arc::new(params), pairs: None })
     }
 
     /// Connects the ranks along the pipeline, those of `comm`, for arrays on their devices. All ranks call this together.
