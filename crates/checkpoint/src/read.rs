@@ -165,7 +165,7 @@ impl Reader {
             let count = bytes.len() / dtype.size_in_bytes();
             let read =
                 Tensor::from_raw_buffer(bytes, dtype, &[count], &Device::Cpu).map_err(TensorError::from);
-            let copied = read.and_then(|read| copy_host(&target.narrow(0, first, count)?, &read));
+            let copied = read.and_then(|read| Ok(copy_host(&target.narrow(0, first, count)?, &read)?));
             copied.map_err(|error| self.unfit(error.to_string()))
         })
     }
@@ -244,7 +244,7 @@ impl Reader {
                 let to = target.narrow(0, elements.start - entry.part.start, elements.len());
                 let from = found.narrow(0, at, elements.len());
                 let copied = to.and_then(|to| Ok((to, from?))).map_err(TensorError::from);
-                copied.and_then(|(to, from)| copy_host(&to, &from)).map_err(unfit)?;
+                copied.and_then(|(to, from)| Ok(copy_host(&to, &from)?)).map_err(unfit)?;
                 at += elements.len();
             }
         }

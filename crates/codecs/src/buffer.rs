@@ -26,7 +26,7 @@ impl InPlace {
             candle_core::DType::U8 => DType::U8,
             other => {
                 let what = format!("elements of {}; floating-point numbers and bytes travel", other.as_str());
-                return Err(TensorError::Unsupported { op: "an operation between ranks", what });
+                return Err(TensorError::unsupported("an operation between ranks", what));
             }
         };
         Ok(Self {
@@ -121,5 +121,5 @@ pub fn with_singles<R>(flat: &FlatStorage, f: impl FnOnce(&mut [f32]) -> R) -> R
         HostSliceMut::F64(_) => None,
     })?;
     let what = || "elements other than f32".to_owned();
-    opened.ok_or_else(|| TensorError::Unsupported { op: "flat memory", what: what() })
+    opened.ok_or_else(|| TensorError::unsupported("flat memory", what()))
 }

@@ -1,7 +1,7 @@
 //! Errors of codecs.
 
 use phalanx_collectives::CommError;
-use phalanx_tensor::TensorError;
+use phalanx_tensor::{ArrayError, TensorError};
 
 /// The result of a codec's functions.
 pub type Result<T, E = CodecError> = std::result::Result<T, E>;
@@ -38,5 +38,11 @@ impl CodecError {
     /// The error of a codec, with the problem as the rest of the sentence.
     pub fn codec(codec: &str, problem: impl Into<String>) -> Self {
         Self::Codec { codec: codec.to_owned(), problem: problem.into() }
+    }
+}
+
+impl From<ArrayError> for CodecError {
+    fn from(error: ArrayError) -> Self {
+        Self::Tensor(error.into())
     }
 }

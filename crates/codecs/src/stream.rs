@@ -29,7 +29,7 @@ impl CodecStream {
     /// Begins a stream whose work runs after all computation issued so far.
     ///
     /// # Errors
-    /// [`TensorError::Unsupported`] if the memory is on the host, or the device has no codecs.
+    /// [`phalanx_tensor::ArrayError::Unsupported`] if the memory is on the host, or the device has no codecs.
     pub fn begin(of: &FlatStorage) -> Result<Self> {
         let this = Self(Arc::new(Inner { of: of.clone(), held: Mutex::default() }));
         this.codecs()?.begin()?;
@@ -40,7 +40,7 @@ impl CodecStream {
     pub(crate) fn codecs(&self) -> Result<&dyn DeviceCodecs> {
         let what = || "memory of the host, or of a device that has no codecs".to_owned();
         let codecs = self.0.of.array().codecs();
-        codecs.ok_or_else(|| TensorError::Unsupported { op: "a codec of a device", what: what() })
+        codecs.ok_or_else(|| TensorError::unsupported("a codec of a device", what()))
     }
 
     /// Allocates elements of unspecified value and keeps them until the work is done.
@@ -70,6 +70,6 @@ impl PendingWork {
 
     /// Makes later computation wait for the work. The host does not wait.
     pub fn arrive(self) -> Result<()> {
-        self.done.wait()
+        Ok(self.done.wait()?)
     }
 }

@@ -1,7 +1,7 @@
 //! Errors of this crate. Each names the op.
 
 use candle_core::DType;
-use phalanx_tensor::TensorError;
+use phalanx_tensor::{ArrayError, TensorError};
 
 /// The reason why a model has no ONNX form.
 #[derive(Debug, thiserror::Error)]
@@ -59,3 +59,9 @@ pub enum OnnxError {
 
 /// The result of this crate's functions.
 pub type Result<T> = std::result::Result<T, OnnxError>;
+
+impl From<ArrayError> for OnnxError {
+    fn from(error: ArrayError) -> Self {
+        Self::Tensor(error.into())
+    }
+}

@@ -2,7 +2,7 @@
 
 use phalanx_codecs::CodecError;
 use phalanx_collectives::CommError;
-use phalanx_tensor::TensorError;
+use phalanx_tensor::{ArrayError, TensorError};
 
 /// The result of this crate's functions.
 pub type Result<T, E = ShardingError> = std::result::Result<T, E>;
@@ -103,5 +103,11 @@ impl From<CodecError> for ShardingError {
             CodecError::Candle(error) => Self::Candle(error),
             error @ (CodecError::Codec { .. } | CodecError::MixedMemory) => Self::Codec(error),
         }
+    }
+}
+
+impl From<ArrayError> for ShardingError {
+    fn from(error: ArrayError) -> Self {
+        Self::Tensor(error.into())
     }
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use candle_core::{DType, Shape};
+use phalanx_array::ArrayError;
 
 /// The result of this crate's functions.
 pub type Result<T, E = TensorError> = std::result::Result<T, E>;
@@ -14,16 +15,9 @@ pub type HookResult = std::result::Result<(), Box<dyn std::error::Error + Send +
 /// An error of recording, differentiating, storing or loading.
 #[derive(Debug, thiserror::Error)]
 pub enum TensorError {
-    /// An error of candle.
+    /// An operation on arrays failed.
     #[error(transparent)]
-    Candle(#[from] candle_core::Error),
-    /// A kernel rejected its arguments.
-    #[error(transparent)]
-    Kernel(#[from] phalanx_kernels::KernelError),
-    /// An error of a GPU or of one of its libraries.
-    #[cfg(feature = "cuda")]
-    #[error(transparent)]
-    Gpu(#[from] phalanx_cuda::GpuError),
+    Array(#[from] ArrayError),
     /// The shapes of an op's tensors do not match.
     #[error("{op}: {problem}")]
     Shape {
@@ -31,38 +25,6 @@ pub enum TensorError {
         op: &'static str,
         /// The shapes found and the shapes expected.
         problem: String,
-    },
-    /// An op has no implementation for this device or element type.
-    #[error("{op} is not supported for {what}")]
-    Unsupported {
-        /// The op.
-        op: &'static str,
-        /// The device or element type.
-        what: String,
-    },
-    /// A host op was given an array on a device.
-    #[error("{op} needs an array on the host, and this one is on {backend}; copy it with `to_host`")]
-    NotOnHost {
-        /// The host op.
-        op: &'static str,
-        /// The back end of the array.
-        backend: &'static str,
-    },
-    /// A back end was given an array of another back end.
-    #[error("{op} on {expected} got an array on {found}; copy it with `from_host` or `to_host`")]
-    OtherBackend {
-        /// The function of the back end.
-        op: &'static str,
-        /// The back end that was called.
-        expected: &'static str,
-        /// The back end of the array.
-        found: &'static str,
-    },
-    /// Numbers of an array without numbers were read.
-    #[error("{op}: an outline has shapes and types, and no numbers to read")]
-    NoNumbers {
-        /// The op.
-        op: &'static str,
     },
     /// A value of one tape was used on another.
     #[error("{op}: this value was recorded on another tape; use a value only on its own tape")]
@@ -189,13 +151,37 @@ impl TensorError {
         Self::Shape { op, problem: problem.into() }
     }
 
+    /// Returns the error of an op for what it has no implementation for: a device, an element type, an option.
+    pub fn unsupported(op: &'static str, what: impl Into<String>) -> Self {
+        ArrayError::Unsupported { op, what: what.into() }.into()
+    }
+
     /// Returns the error for an element type without an implementation.
     pub(crate) fn dtype(op: &'static str, dtype: DType) -> Self {
-        Self::Unsupported { op, what: format!("element type {}", dtype.as_str()) }
+        ArrayError::dtype(op, dtype).into()
     }
 
     /// Returns the error for two shapes that should be equal.
     pub(crate) fn unequal(op: &'static str, left: &Shape, right: &Shape) -> Self {
         Self::shape(op, format!("shapes {left:?} and {right:?} differ; they must be equal"))
+    }
+}
+
+impl From<candle_core::Error> for TensorError {
+    fn from(error: candle_core::Error) -> Self {
+        ArrayError::from(error).into()
+    }
+}
+
+impl From<phalanx_kernels::KernelError> for TensorError {
+    fn from(error: phalanx_kernels::KernelError) -> Self {
+        ArrayError::from(error).into()
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl From<phalanx_cuda::GpuError> for TensorError {
+    fn from(error: phalanx_cuda::GpuError) -> Self {
+        ArrayError::from(error).into()
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 
-use crate::rng::Key;
+use crate::Key;
 use crate::tape::{Session, Tape, Value};
 use crate::{Context, Result, TensorError};
 

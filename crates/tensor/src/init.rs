@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use crate::rng::Key;
+use crate::Key;
 
 /// The fan that scales a variance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,9 +5,8 @@
 //!
 //! - **[`Tape`]**: an op runs forward and pushes a node that can run backward. Gradients accumulate in place. Backward frees
 //!   the saved arrays of each node.
-//! - **[`Array`]**: memory with a shape, candle's tensor on the CPU or an array of another back end ([`backend`]). An op
-//!   checks shapes and records; its arithmetic is one function of the array's [`ArrayBackend`]. Only functions named for it
-//!   copy between the host and a device.
+//! - **[`Array`]**: memory with a shape, candle's tensor on the CPU or an array of another back end, from `phalanx-array`. An op
+//!   checks shapes and records; its arithmetic is one function of the array's [`ArrayBackend`].
 //! - **[`Value`]**: the input or output of an op. It holds an array and the destination of its gradient, or a *handle* of a
 //!   parameter. Nodes save handles, not weights, so a sharded parameter can be released after forward and gathered again
 //!   before backward.
@@ -64,9 +63,8 @@
 //! # Ok(())
 //! # }
 //! ```
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
-pub mod backend;
 #[cfg(feature = "candle-nn")]
 mod candle_layer;
 #[cfg(feature = "candle-nn")]
@@ -74,20 +72,15 @@ pub mod candle_module;
 pub mod error;
 pub mod gradcheck;
 pub mod group;
-pub mod host;
 pub mod init;
 pub mod io;
 pub mod loss;
 pub mod nn;
 pub mod ops;
 pub mod optim;
-mod precision;
-pub mod rng;
-mod storage;
 pub mod store;
 pub mod tape;
 
-pub use backend::{Array, ArrayBackend, ComputeDevice, DeviceArray};
 #[cfg(feature = "candle-nn")]
 pub use candle_layer::{CandleLayer, KnownLayer, LayerOp};
 #[cfg(feature = "candle-nn")]
@@ -95,9 +88,10 @@ pub use candle_module::CandleModule;
 pub use error::{HookResult, Result, TensorError};
 pub use group::{BegunResult, GroupTraffic, OutlineGroup, ProcessGroup, Underway};
 pub use init::{Fan, Init};
-pub use phalanx_kernels::{Context, Level};
-pub use precision::Precision;
-pub use rng::Key;
+pub use phalanx_array::{
+    Array, ArrayBackend, ArrayError, ComputeDevice, Context, DeviceArray, Key, Level, Precision, backend,
+    host,
+};
 pub use store::{
     AdaptedLayer, AdapterRule, BucketEntry, Buffer, BuildOptions, CutUnits, FlatStorage, GradState, LayerCut,
     LoadReport, NamePattern, OwnedGroup, Param, ParamBucket, ParamGroup, ParamLayout, ParamPlace, ParamRules,

@@ -119,7 +119,7 @@ fn a_small_network_keeps_its_names_sizes_and_numbers() {
     assert_eq!(attribute(&model.nodes[7], "transB"), [1]);
     // Parameters under their names, to the bit.
     for param in store.params() {
-        let own = param.array().and_then(|array| array.to_host()).expect("here");
+        let own = param.array().and_then(|array| Ok(array.to_host()?)).expect("here");
         let values: Vec<f32> = own.flatten_all().and_then(|flat| flat.to_vec1()).expect("f32");
         let constant = &model.constants[param.name()];
         assert_eq!(constant.floats, values, "{}", param.name());

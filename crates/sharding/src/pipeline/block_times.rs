@@ -159,19 +159,19 @@ fn backward(forward: &StageForward, sent: &[SentOut], device: &ComputeDevice) ->
         }
     }
     let grads = tape.take_received_grads()?;
-    grads.first().map_or(Ok(()), |grad| grad.grad.to_host().map(drop))
+    grads.first().map_or(Ok(()), |grad| Ok(grad.grad.to_host().map(drop)?))
 }
 
 /// Waits for a device.
 fn finish(sent: &[SentOut]) -> phalanx_tensor::Result<()> {
     match sent.last().map(|out| out.value.part()).transpose()? {
-        Some(array) if !array.is_host() => array.to_host().map(drop),
+        Some(array) if !array.is_host() => Ok(array.to_host().map(drop)?),
         _ => Ok(()),
     }
 }
 
 fn made_up(device: &ComputeDevice, shape: &Shape, dtype: DType) -> phalanx_tensor::Result<Array> {
-    device.backend(&Context::new(1)).full(MADE_UP, shape, dtype)
+    Ok(device.backend(&Context::new(1)).full(MADE_UP, shape, dtype)?)
 }
 
 /// Values of blocks that are not measured.

@@ -164,7 +164,7 @@ impl TensorFile {
         self.read_bytes(name, range.clone(), |start, bytes| {
             let count = bytes.len() / dtype.size_in_bytes();
             let piece = Tensor::from_raw_buffer(bytes, dtype, &[count], &Device::Cpu)?;
-            copy_host(&target.narrow(0, start - range.start, count)?, &piece)
+            Ok(copy_host(&target.narrow(0, start - range.start, count)?, &piece)?)
         })
     }
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use super::{LossDivisor, cross_entropy};
 use crate::group::{ProcessGroup, gather_counts};
 use crate::ops::LinearWeight;
-use crate::storage::wide;
 use crate::tape::{Tape, Value};
 use crate::{Result, TensorError, ops};
+use phalanx_array::wide;
 
 /// Computes the symmetric cross-entropy of similarities of images and texts (Radford et al. 2021): row i of images
 /// belongs to row i of texts. Features are [N, E] of unit length. `scale` is a scalar, the inverse temperature, which

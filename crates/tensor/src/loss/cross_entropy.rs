@@ -7,9 +7,9 @@ use super::LossDivisor;
 use crate::backend::{Array, ArrayBackend, BinaryOp, CrossEntropy, CutCrossEntropy};
 use crate::group::ProcessGroup;
 use crate::ops::Indices;
-use crate::storage::wide;
 use crate::tape::{Tape, Value};
 use crate::{Result, TensorError, ops};
+use phalanx_array::wide;
 
 pub use crate::backend::CrossEntropyOptions;
 
@@ -80,7 +80,7 @@ impl PlacedTargets {
     pub(super) fn replace(&self, backend: &dyn ArrayBackend, logits: &Array, first: usize) -> Result<Array> {
         let (labels, weights) = self.part(first, logits.dims()[0])?;
         let (labels, weights, options) = (&labels, weights.as_ref(), self.options);
-        backend.cross_entropy(logits, CrossEntropy { labels, weights, options, factor: self.factor })
+        Ok(backend.cross_entropy(logits, CrossEntropy { labels, weights, options, factor: self.factor })?)
     }
 
     /// Returns the labels and the weights of some rows.
@@ -129,7 +129,7 @@ impl PlacedTargets {
         columns.group.all_gather(&all, &vec![own; size]).map_err(TensorError::hook(OP))?;
         let Some(parts) = backend.has_numbers().then(|| all.to_host()).transpose()? else {
             backend.cross_entropy_slopes(logits, of, &[])?;
-            return backend.full(0.0, &().into(), logits.dtype());
+            return Ok(backend.full(0.0, &().into(), logits.dtype())?);
         };
         let parts = parts.to_vec1::<f64>()?;
         let labels = labels.to_host()?.to_dtype(DType::U32)?.to_vec1::<u32>()?;
@@ -140,7 +140,7 @@ impl PlacedTargets {
         let of_all = CrossEntropyColumns { rows: of_rows, first: 0, columns: columns.all };
         let (loss, log_sums) = cross_entropy_of_parts(of_all, &parts)?;
         backend.cross_entropy_slopes(logits, of, &log_sums)?;
-        backend.full(loss, &().into(), logits.dtype())
+        Ok(backend.full(loss, &().into(), logits.dtype())?)
     }
 }
 
@@ -165,7 +165,7 @@ pub(super) fn times(backend: &dyn ArrayBackend, array: Array, scalar: &Array) ->
     if scalar.is_host() && scalar.host(OP)?.to_dtype(DType::F64)?.to_scalar::<f64>()? == 1.0 {
         return Ok(array);
     }
-    backend.binary(BinaryOp::Mul, &array, scalar)
+    Ok(backend.binary(BinaryOp::Mul, &array, scalar)?)
 }
 
 /// Computes the mean of −log softmax(logits) at the label. `logits` is [N, K], `labels` N classes below K, on the

@@ -12,9 +12,9 @@ use super::cross_entropy::{CrossEntropyOptions, PlacedTargets, RankColumns, RowT
 use crate::backend::{Array, ArrayBackend, Destination, Factor, LinearProduct, MatrixProduct};
 use crate::group::ProcessGroup;
 use crate::ops::{LinearWeight, WeightLayout, copy_for_parts, no_ranks};
-use crate::storage::wide;
 use crate::tape::{Placement, PlacementRule, Tape, Value};
 use crate::{Precision, Result, TensorError};
+use phalanx_array::wide;
 
 const OP: &str = "linear_cross_entropy";
 
@@ -55,8 +55,8 @@ fn in_blocks(
     let cut = weight.is_cut_by_outputs().then(|| CutHead::of(tape, weight)).transpose()?;
     let x = &if cut.is_some() { copy_for_parts(tape, x)? } else { x.clone() };
     let rule = if cut.is_some() { PlacementRule::Own(Placement::Same) } else { PlacementRule::Whole };
-    let (input, matrix) = (x.array()?.contiguous()?, w.part()?.contiguous()?);
-    let bias_array = bias.map(|bias| bias.part()?.contiguous()).transpose()?;
+    let (input, matrix) = (x.array()?.contiguous()?, w.contiguous_part()?);
+    let bias_array = bias.map(Value::contiguous_part).transpose()?;
     let backend = input.backend(tape.context());
     // All blocks multiply the weight and the input, which are rounded once.
     let precision = tape.session().precision;
@@ -201,7 +201,7 @@ impl Head<'_> {
 
     fn logits(&self, x: &Array, count: usize) -> Result<Array> {
         let [_, inputs, outputs] = self.sizes;
-        self.backend.linear(LinearProduct {
+        Ok(self.backend.linear(LinearProduct {
             sizes: [count, inputs, outputs],
             x,
             weight: self.layout.factor(self.weight),
@@ -209,34 +209,34 @@ impl Head<'_> {
             shape: &Shape::from((count, outputs)),
             precision: self.precision,
             dtype: self.dtype,
-        })
+        })?)
     }
 
     fn backward_input(&self, slopes: &Array, count: usize) -> Result<Array> {
         let [_, inputs, outputs] = self.sizes;
-        self.backend.matmul(MatrixProduct {
+        Ok(self.backend.matmul(MatrixProduct {
             sizes: [1, count, inputs, outputs],
             a: Factor::plain(slopes),
             b: self.layout.factor(self.weight).turned(),
             shape: &Shape::from((count, inputs)),
             precision: self.precision,
             dtype: self.dtype,
-        })
+        })?)
     }
 
     fn backward_weight(&self, x: &Array, slopes: &Array, count: usize, to: &Destination) -> Result<()> {
         let [_, inputs, outputs] = self.sizes;
-        self.backend.linear_backward_weight(
+        Ok(self.backend.linear_backward_weight(
             self.layout.weight_grad([count, inputs, outputs], slopes, x, self.precision),
             to,
-        )
+        )?)
     }
 }
 
 /// Adds an array to another in place, if there is one.
 fn added(backend: &dyn ArrayBackend, to: Option<Array>, addend: Array) -> Result<Array> {
     match to {
-        Some(to) => backend.accumulate(&to, &addend).map(|()| to),
+        Some(to) => Ok(backend.accumulate(&to, &addend).map(|()| to)?),
         None => Ok(addend),
     }
 }

@@ -11,7 +11,7 @@ pub use crate::backend::UnaryOp;
 /// # Errors
 /// If the element type is not supported.
 pub fn unary(tape: &Tape, x: &Value, op: UnaryOp) -> Result<Value> {
-    let input = x.part()?.contiguous()?;
+    let input = x.contiguous_part()?;
     let output = input.backend(tape.context()).unary(op, &input)?;
     // Backward reads either the input or, if the derivative follows from it, the output. Only that one is saved.
     let from_output = op.derivative_from_output();
@@ -27,7 +27,7 @@ pub fn unary(tape: &Tape, x: &Value, op: UnaryOp) -> Result<Value> {
     let again = x.save();
     let compute = move |context: &Context| {
         let input = again.array()?.contiguous()?;
-        input.backend(context).unary(op, &input)
+        Ok(input.backend(context).unary(op, &input)?)
     };
     tape.push_remade((Op::Unary(op), rule), &[x], output, compute, backward)
 }

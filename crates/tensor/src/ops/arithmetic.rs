@@ -7,7 +7,7 @@ use crate::{Result, TensorError};
 
 fn binary(tape: &Tape, op: BinaryOp, a: &Value, b: &Value) -> Result<Array> {
     let (a, b) = (a.part()?, b.part()?);
-    Array::backend_of(tape.context(), [&a, &b]).binary(op, &a, &b)
+    Ok(Array::backend_of(tape.context(), [&a, &b]).binary(op, &a, &b)?)
 }
 
 fn same_shape(op: &'static str, a: &Value, b: &Value) -> Result<()> {

@@ -308,7 +308,7 @@ pub fn projection_part(tape: &Tape, value: &Value, index: usize, parts: usize) -
 }
 
 fn contiguous(arrays: impl Iterator<Item = Result<Array>>) -> Result<Vec<Array>> {
-    arrays.map(|array| array?.contiguous()).collect()
+    arrays.map(|array| Ok(array?.contiguous()?)).collect()
 }
 
 fn joined_or_apart(arrays: &[Array]) -> Result<AttentionOperands<'_>> {

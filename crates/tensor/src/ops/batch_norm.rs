@@ -7,10 +7,10 @@ use crate::backend::{
     Array, ArrayBackend, BatchNormBackward, BatchNormMaps, BatchNormPass, RunningStatistics,
 };
 use crate::group::ProcessGroup;
-use crate::storage::wide;
 use crate::store::Buffer;
 use crate::tape::{Grads, Op, Placement, PlacementRule, SavedValue, Tape, Value};
 use crate::{Result, TensorError};
+use phalanx_array::wide;
 
 pub use crate::backend::FusedActivation;
 
@@ -72,9 +72,9 @@ pub fn batch_norm2d(
         return Err(TensorError::unequal(OP, x.shape(), residual.shape()));
     }
     let dims = [batch, channels, height * width];
-    let input = x.part()?.contiguous()?;
-    let added = residual.map(|residual| residual.part()?.contiguous()).transpose()?;
-    let (gamma_t, beta_t) = (gamma.part()?.contiguous()?, beta.part()?.contiguous()?);
+    let input = x.contiguous_part()?;
+    let added = residual.map(Value::contiguous_part).transpose()?;
+    let (gamma_t, beta_t) = (gamma.contiguous_part()?, beta.contiguous_part()?);
     let backend = input.backend(tape.context());
     let training = tape.training() && !stats.fixed;
     let sync = if stats.sync && training { tape.session().batch_group.clone() } else { None };
@@ -170,7 +170,7 @@ impl Mode {
             return Err(TensorError::shape(OP, problem));
         }
         if self.alone {
-            return backend.batch_norm_train(pass);
+            return Ok(backend.batch_norm_train(pass)?);
         }
         let statistics = if self.training {
             let sums = backend.batch_norm_sums(pass.dims, pass.x)?;

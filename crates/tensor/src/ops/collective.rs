@@ -220,5 +220,5 @@ fn summed(op: &'static str, context: &Context, group: &dyn ProcessGroup, x: &Arr
     }
     let sum = summable(context, x)?;
     group.all_reduce(&sum).map_err(TensorError::hook(op))?;
-    x.backend(context).cast(&sum, x.dtype())
+    Ok(x.backend(context).cast(&sum, x.dtype())?)
 }

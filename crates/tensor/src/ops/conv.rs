@@ -8,9 +8,9 @@ use super::cut::{copy_for_parts, no_ranks};
 use super::underway::OpRanks;
 use crate::backend::{Array, ArrayBackend, BinaryOp, Conv2dShape, ConvBackward, ConvForward};
 use crate::group::ProcessGroup;
-use crate::storage::wide;
 use crate::tape::{Grads, Op, Placement, PlacementRule, SavedValue, Tape, Value};
 use crate::{Result, TensorError};
+use phalanx_array::wide;
 
 const OP: &str = "conv2d";
 
@@ -146,7 +146,7 @@ fn sum_over(
         }
         None => sum,
     };
-    backend.cast(&sum, dtype)
+    Ok(backend.cast(&sum, dtype)?)
 }
 
 /// Convolves by a rule for placements. With a group the ranks have parts of a sum.
@@ -158,8 +158,8 @@ fn conv2d_by(
     options: Conv2dOptions,
 ) -> Result<Value> {
     let shape = shape_of(x, weight, bias, options)?;
-    let (x_t, w_t) = (x.part()?.contiguous()?, weight.part()?.contiguous()?);
-    let b_t = bias.map(|bias| bias.part()?.contiguous()).transpose()?;
+    let (x_t, w_t) = (x.contiguous_part()?, weight.contiguous_part()?);
+    let b_t = bias.map(Value::contiguous_part).transpose()?;
     let precision = tape.session().precision;
     let dtype = precision.product(x_t.dtype());
     let of = ConvForward { shape: &shape, x: &x_t, weight: &w_t, bias: b_t.as_ref(), precision, dtype };
@@ -170,7 +170,12 @@ fn conv2d_by(
     let multiply_adds = shape.multiply_adds();
     tape.count_forward(multiply_adds);
     let kept =
-        ConvKept::new((x, weight, bias), shape, multiply_adds, |backend, of| backend.conv2d_backward(of));
+        ConvKept::new(
+            (x, weight, bias),
+            shape,
+            multiply_adds,
+            |backend, of| Ok(backend.conv2d_backward(of)?),
+        );
     let none = Value::absent()?;
     tape.push_by(
         rule,
@@ -276,8 +281,8 @@ impl<S: 'static> ConvKept<S> {
             return Ok(());
         }
         tape.count_backward(self.multiply_adds * (usize::from(input) + usize::from(weight)));
-        let x = weight.then(|| self.x.array()?.contiguous()).transpose()?;
-        let w = input.then(|| self.weight.array()?.contiguous()).transpose()?;
+        let x = weight.then(|| self.x.contiguous()).transpose()?;
+        let w = input.then(|| self.weight.contiguous()).transpose()?;
         let (precision, shape, run) = (tape.session().precision, &self.shape, self.run);
         let input = w.as_ref();
         let dx = if weight || bias {

@@ -54,14 +54,14 @@ pub fn conv_transpose2d(
     };
     let multiply_adds = shape.convolution()?.multiply_adds();
     let (x_t, w_t) = (x.array()?.contiguous()?, weight.array()?.contiguous()?);
-    let b_t = bias.map(|bias| bias.array()?.contiguous()).transpose()?;
+    let b_t = bias.map(Value::contiguous).transpose()?;
     let precision = tape.session().precision;
     let dtype = precision.product(x_t.dtype());
     let of = ConvForward { shape: &shape, x: &x_t, weight: &w_t, bias: b_t.as_ref(), precision, dtype };
     let output = x_t.backend(tape.context()).conv_transpose2d(of)?;
     tape.count_forward(multiply_adds);
     let kept = ConvKept::new((x, weight, bias), shape, multiply_adds, |backend, of| {
-        backend.conv_transpose2d_backward(of)
+        Ok(backend.conv_transpose2d_backward(of)?)
     });
     let none = Value::absent()?;
     let inputs = [x, weight, bias.unwrap_or(&none)];

@@ -5,9 +5,9 @@ use candle_core::{DType, Device, Shape, Tensor};
 use super::Indices;
 use super::cut::sum_of_parts;
 use crate::backend::Array;
-use crate::storage::wide;
 use crate::tape::{Placement, PlacementRule, Tape, Value};
 use crate::{Result, TensorError};
+use phalanx_array::wide;
 
 const OP: &str = "embedding";
 
@@ -45,7 +45,7 @@ fn lookup(tape: &Tape, table: &Value, ids: &Indices<'_>, rule: PlacementRule) ->
         let grad = grad.contiguous()?;
         let backend = grad.backend(tape.context());
         grads.write(backend, [(0, &[rows, width])], dtype, |[to]| match to {
-            Some(to) => backend.embedding_backward(&grad, &ids, to),
+            Some(to) => Ok(backend.embedding_backward(&grad, &ids, to)?),
             None => Ok(()),
         })
     })
@@ -85,7 +85,7 @@ fn embedding_of_portion(tape: &Tape, table: &Value, ids: &Indices<'_>) -> Result
         let backend = grad.backend(tape.context());
         let grad = backend.mul_backward(grad, &there, &shape)?.contiguous()?;
         grads.write(backend, [(0, &[own_rows, width])], dtype, |[to]| match to {
-            Some(to) => backend.embedding_backward(&grad, &local, to),
+            Some(to) => Ok(backend.embedding_backward(&grad, &local, to)?),
             None => Ok(()),
         })
     })

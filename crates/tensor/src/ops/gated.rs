@@ -25,7 +25,7 @@ pub fn geglu(tape: &Tape, x: &Value) -> Result<Value> {
     let input = x.part()?.contiguous()?;
     let output = input.backend(tape.context()).geglu(&input)?;
     let again = input.clone();
-    let compute = move |context: &Context| again.backend(context).geglu(&again);
+    let compute = move |context: &Context| Ok(again.backend(context).geglu(&again)?);
     tape.push_remade(("geglu", rule), &[x], output, compute, move |tape, grad, grads| {
         let grad = grad.contiguous()?;
         grads.add(0, grad.backend(tape.context()).geglu_backward(&input, &grad)?)
@@ -43,7 +43,7 @@ pub fn swiglu(tape: &Tape, gate: &Value, value: &Value) -> Result<Value> {
     let (gate_t, value_t) = (gate.part()?.contiguous()?, value.part()?.contiguous()?);
     let output = Array::backend_of(tape.context(), [&gate_t, &value_t]).swiglu(&gate_t, &value_t)?;
     let again = [gate_t.clone(), value_t.clone()];
-    let compute = move |context: &Context| again[0].backend(context).swiglu(&again[0], &again[1]);
+    let compute = move |context: &Context| Ok(again[0].backend(context).swiglu(&again[0], &again[1])?);
     let op = ("swiglu", PlacementRule::Elementwise);
     tape.push_remade(op, &[gate, value], output, compute, move |tape, grad, grads| {
         let grad = grad.contiguous()?;

@@ -46,10 +46,10 @@ impl Indices<'_> {
     pub(crate) fn on(&self, op: &'static str, backend: &dyn ArrayBackend) -> Result<Array> {
         match &self.0 {
             Source::Slice(slice) => {
-                backend.from_host(&Tensor::from_slice(slice, slice.len(), &candle_core::Device::Cpu)?)
+                Ok(backend.from_host(&Tensor::from_slice(slice, slice.len(), &candle_core::Device::Cpu)?)?)
             }
             Source::Array(array) if array.is_host() => {
-                backend.from_host(&array.host(op)?.to_dtype(DType::U32)?.contiguous()?)
+                Ok(backend.from_host(&array.host(op)?.to_dtype(DType::U32)?.contiguous()?)?)
             }
             Source::Array(array) if array.dtype() == DType::U32 => Ok(array.clone()),
             Source::Array(array) => Err(TensorError::dtype(op, array.dtype())),

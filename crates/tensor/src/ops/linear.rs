@@ -12,9 +12,9 @@ use super::rank_split::{Gathering, POSITIONS, RankSplit};
 use super::underway::OpRanks;
 use crate::backend::{Array, BinaryOp, Factor, MatrixProduct};
 use crate::group::ProcessGroup;
-use crate::storage::wide;
 use crate::tape::{Grads, Op, Placement, PlacementRule, SavedValue, Tape, Value};
 use crate::{Result, TensorError};
+use phalanx_array::wide;
 
 const OP: &str = "linear";
 
@@ -172,7 +172,7 @@ fn kept(tape: &Tape, weight: &Value, rows: usize) -> Result<Option<Array>> {
 /// As [`linear_by`], with a result of another type: f32 for the input of a loss.
 pub(crate) fn linear_stored(tape: &Tape, x: &Value, of: LinearWeight<'_>, dtype: DType) -> Result<Value> {
     let rule = of.rule(x)?;
-    let output = Factors::of(tape, x, of)?.product(dtype).of(tape, &x.part()?.contiguous()?)?;
+    let output = Factors::of(tape, x, of)?.product(dtype).of(tape, &x.contiguous_part()?)?;
     record(tape, x, of, (rule, output), None)
 }
 
@@ -187,7 +187,7 @@ fn linear_of_outputs(tape: &Tape, x: &Value, of: LinearWeight<'_>, dtype: DType)
     let CopyAndProduct { copy, product } = copy_for_product(tape, x, |x| factors.product(dtype).of(tape, x))?;
     let output = match product {
         Some(product) => product,
-        None => factors.product(dtype).of(tape, &copy.part()?.contiguous()?)?,
+        None => factors.product(dtype).of(tape, &copy.contiguous_part()?)?,
     };
     record(tape, &copy, of, (rule, output), None)
 }
@@ -199,7 +199,7 @@ fn linear_of_inputs(tape: &Tape, x: &Value, of: LinearWeight<'_>, dtype: DType) 
     let group = tape.session().tensor_ranks().ok_or_else(|| no_ranks("a parameter is cut over ranks"))?;
     let factors = Factors::of(tape, x, LinearWeight { bias: None, ..of })?;
     let (product, ranks) = (factors.product(wide(dtype)), OpRanks::new(OP, tape, group));
-    let part = x.part()?.contiguous()?;
+    let part = x.contiguous_part()?;
     let mut split = None;
     let sum = match split_lens(tape, x) {
         Some(lens) => {
@@ -232,10 +232,10 @@ impl Factors {
     /// Reads the weight and bias of a product with `x`.
     fn of(tape: &Tape, x: &Value, of: LinearWeight<'_>) -> Result<Self> {
         let [rows, inputs, outputs] = of.sizes(OP, x)?;
-        let weight = of.weight.part()?.contiguous()?;
+        let weight = of.weight.contiguous_part()?;
         same_type(OP, &x.part()?, &weight)?;
         let weight = kept(tape, of.weight, rows)?.unwrap_or(weight);
-        let bias = of.bias.map(|bias| bias.part()?.contiguous()).transpose()?;
+        let bias = of.bias.map(Value::contiguous_part).transpose()?;
         Ok(Self { weight, layout: of.layout, bias, inputs, outputs })
     }
 
@@ -315,7 +315,7 @@ impl Kept {
         let (shape, precision) = (&with_last(grad.dims(), inputs), tape.session().precision);
         tape.count_backward(rows * inputs * outputs);
         let sizes = [1, rows, inputs, outputs];
-        grad.backend(tape.context()).matmul(MatrixProduct { sizes, a, b, shape, precision, dtype })
+        Ok(grad.backend(tape.context()).matmul(MatrixProduct { sizes, a, b, shape, precision, dtype })?)
     }
 
     /// Adds the gradient of the input, whose positions of other ranks are on their way while those of this rank's are computed, and
@@ -333,7 +333,7 @@ impl Kept {
         let GatheredProduct { whole, product } =
             product_of_gathered(tape.context(), own, gathering, multiply)?;
         grads.add(0, product)?;
-        whole.contiguous()
+        Ok(whole.contiguous()?)
     }
 
     /// Adds the gradient of the weight.
@@ -345,7 +345,7 @@ impl Kept {
             Some(to) => {
                 let x = &self.x.array()?.contiguous()?;
                 tape.count_backward(rows * inputs * outputs);
-                backend.linear_backward_weight(layout.weight_grad(sizes, grad, x, precision), to)
+                Ok(backend.linear_backward_weight(layout.weight_grad(sizes, grad, x, precision), to)?)
             }
             None => Ok(()),
         })

@@ -83,12 +83,12 @@ impl PositionBlock {
         let block = |block: usize| {
             let lens: Vec<usize> =
                 self.split.lens().iter().map(|len| even_lens(*len, blocks)[block]).collect();
-            let parts = lens.iter().zip(&mut starts).map(|(len, start)| {
-                let part = backend.narrow(&self.x, POSITIONS, *start, *len);
+            let mut parts = Vec::with_capacity(lens.len());
+            for (len, start) in lens.iter().zip(&mut starts) {
+                parts.push(backend.narrow(&self.x, POSITIONS, *start, *len)?);
                 *start += len;
-                part
-            });
-            let x = backend.cat(&parts.collect::<Result<Vec<_>>>()?, POSITIONS)?;
+            }
+            let x = backend.cat(&parts, POSITIONS)?;
             Ok(Self { x, split: self.split.of_lens(lens) })
         };
         (0..blocks).map(block).collect()
@@ -100,7 +100,7 @@ impl RowProduct<'_> {
     pub(super) fn of(&self, tape: &Tape, x: &Array) -> Result<Array> {
         let rows: usize = x.dims()[..x.rank() - 1].iter().product();
         tape.count_forward(rows * self.inputs * self.outputs);
-        Array::backend_of(tape.context(), [x, self.weight]).linear(LinearProduct {
+        Ok(Array::backend_of(tape.context(), [x, self.weight]).linear(LinearProduct {
             sizes: [rows, self.inputs, self.outputs],
             x,
             weight: self.layout.factor(self.weight),
@@ -108,7 +108,7 @@ impl RowProduct<'_> {
             shape: &with_last(x.dims(), self.outputs),
             precision: tape.session().precision,
             dtype: self.dtype,
-        })
+        })?)
     }
 
     /// Computes the sum over the ranks of their parts of x·W. Blocks of rows are summed while the next are computed.
@@ -129,7 +129,8 @@ impl RowProduct<'_> {
         let put = |coming: Option<SumOfRows>| match coming {
             Some(SumOfRows { first, part, coming }) => {
                 coming.wait()?;
-                backend.copy(&whole.view(first * outputs, part.elem_count())?, &part)
+                backend.copy(&whole.view(first * outputs, part.elem_count())?, &part)?;
+                Ok::<_, crate::TensorError>(())
             }
             None => Ok(()),
         };
@@ -140,7 +141,7 @@ impl RowProduct<'_> {
             put(last.replace(SumOfRows { first, part, coming }))?;
         }
         put(last)?;
-        whole.reshape(shape)
+        Ok(whole.reshape(shape)?)
     }
 
     /// Computes the sum over the ranks of their parts of x·W, of which each rank gets its positions: `x` is [N, T, I]. Blocks are on
@@ -165,7 +166,7 @@ impl RowProduct<'_> {
         done.extend(last.map(|last| last.finish(context)).transpose()?);
         match done.len() {
             1 => Ok(done.swap_remove(0)),
-            _ => x.backend(context).cat(&done, if samples > 1 { 0 } else { POSITIONS }),
+            _ => Ok(x.backend(context).cat(&done, if samples > 1 { 0 } else { POSITIONS })?),
         }
     }
 }

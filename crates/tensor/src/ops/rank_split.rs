@@ -5,8 +5,8 @@ use candle_core::{DType, Shape};
 use super::underway::{Coming, OpRanks};
 use crate::backend::Array;
 use crate::group::ProcessGroup;
-use crate::storage::wide;
 use crate::{Context, Result, TensorError};
+use phalanx_array::wide;
 
 /// The dimension of positions in sequences [N, T, C].
 pub(super) const POSITIONS: usize = 1;
@@ -97,7 +97,7 @@ impl RankSplit {
     fn in_front(&self, context: &Context, x: &Array) -> Result<Array> {
         let mut dims: Vec<usize> = (0..x.rank()).collect();
         dims.swap(0, self.dim);
-        x.backend(context).permute(x, &dims)
+        Ok(x.backend(context).permute(x, &dims)?)
     }
 
     /// Returns the number of elements of each rank's part.
@@ -107,7 +107,7 @@ impl RankSplit {
     }
 
     pub(super) fn own_part(&self, context: &Context, whole: &Array) -> Result<Array> {
-        whole.backend(context).narrow(whole, self.dim, self.start, self.lens[self.rank])
+        Ok(whole.backend(context).narrow(whole, self.dim, self.start, self.lens[self.rank])?)
     }
 
     /// Gathers the parts of all ranks; `part` is this rank's.
@@ -208,7 +208,7 @@ impl RankSplit {
             }
             start += len;
         }
-        slots.reshape(dims)
+        Ok(slots.reshape(dims)?)
     }
 }
 
@@ -235,7 +235,7 @@ impl Gathering {
         coming.wait()?;
         let backend = slots.backend(context);
         let Some(slot) = slot else {
-            return backend.cast(&split.in_front(context, &slots.reshape(dims)?)?, dtype);
+            return Ok(backend.cast(&split.in_front(context, &slots.reshape(dims)?)?, dtype)?);
         };
         let row: usize = dims[1..].iter().product();
         let whole = backend.unwritten(&Shape::from(dims[0] * row), slots.dtype())?;
@@ -244,7 +244,7 @@ impl Gathering {
             backend.copy(&whole.view(start * row, len * row)?, &slots.view(rank * slot * row, len * row)?)?;
             start += len;
         }
-        backend.cast(&split.in_front(context, &whole.reshape(dims)?)?, dtype)
+        Ok(backend.cast(&split.in_front(context, &whole.reshape(dims)?)?, dtype)?)
     }
 }
 
@@ -265,7 +265,7 @@ impl Scattering {
         coming.wait()?;
         let backend = sum.backend(context);
         let part = backend.narrow(&sum, 0, start, split.lens[split.rank])?;
-        backend.cast(&split.in_front(context, &part)?, dtype)
+        Ok(backend.cast(&split.in_front(context, &part)?, dtype)?)
     }
 }
 

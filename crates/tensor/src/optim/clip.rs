@@ -14,7 +14,7 @@ use crate::{Context, Result};
 /// # Errors
 /// Errors of the back end.
 pub fn grad_sum_of_squares(params: &[ParamBucket], context: &Context) -> Result<Array> {
-    total(params, (().into(), context), |grads| grads.backend(context).sum_of_squares(grads))
+    total(params, (().into(), context), |grads| Ok(grads.backend(context).sum_of_squares(grads)?))
 }
 
 /// Returns the exact sum of squares of the gradients of owned elements as digits, so that it does not depend on the
@@ -24,7 +24,9 @@ pub fn grad_sum_of_squares(params: &[ParamBucket], context: &Context) -> Result<
 /// # Errors
 /// If gradients are not f32; and errors of the back end.
 pub fn exact_grad_squares(params: &[ParamBucket], context: &Context) -> Result<Array> {
-    total(params, (ExactSquares::DIGITS.into(), context), |grads| grads.backend(context).exact_squares(grads))
+    total(params, (ExactSquares::DIGITS.into(), context), |grads| {
+        Ok(grads.backend(context).exact_squares(grads)?)
+    })
 }
 
 /// Returns the sum of `of` over the gradients of each group of owned elements: f64 of a shape, on their device, or on
@@ -49,10 +51,12 @@ fn total(
     }
     match total {
         Some(total) => Ok(total),
-        None if on_host => ComputeDevice::host().full(0.0, shape, DType::F64),
-        None => {
-            params.first().map_or(&ComputeDevice::host(), ParamBucket::device).full(0.0, shape, DType::F64)
-        }
+        None if on_host => Ok(ComputeDevice::host().full(0.0, shape, DType::F64)?),
+        None => Ok(params.first().map_or(&ComputeDevice::host(), ParamBucket::device).full(
+            0.0,
+            shape,
+            DType::F64,
+        )?),
     }
 }
 

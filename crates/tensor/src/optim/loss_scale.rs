@@ -117,7 +117,7 @@ impl LossScale {
     /// # Errors
     /// Errors of the back end.
     pub fn factor(&self) -> Result<Array> {
-        self.numbers.view(0, ())
+        Ok(self.numbers.view(0, ())?)
     }
 
     /// The factor of the next loss on the host, one report late: [`LossScale::apply_report`].
@@ -138,12 +138,27 @@ impl LossScale {
         context: &Context,
         agree: impl FnOnce(&Array) -> Result<(), E>,
     ) -> Result<StepDecision, E> {
-        let squares = if self.is_host() { squares.to_host()?.into() } else { squares.clone() };
-        let backend = squares.backend(context);
-        let overflow = backend.not_finite(&squares)?;
+        let squares = if self.is_host() {
+            squares.to_host().map_err(TensorError::from)?.into()
+        } else {
+            squares.clone()
+        };
+        let overflow = squares.backend(context).not_finite(&squares).map_err(TensorError::from)?;
         agree(&overflow)?;
+        Ok(self.decide(&squares, &overflow, max_norm, context)?)
+    }
+
+    /// Decides about a step with gradients of this sum of squares, and a flag whether any element is not finite.
+    fn decide(
+        &self,
+        squares: &Array,
+        overflow: &Array,
+        max_norm: Option<f64>,
+        context: &Context,
+    ) -> Result<StepDecision> {
+        let backend = squares.backend(context);
         let options = LossScaleOptions { max_norm, interval: self.dynamic.then_some(INTERVAL) };
-        let of = LossScaleStep { options, squares: &squares, not_finite: &overflow, state: &self.numbers };
+        let of = LossScaleStep { options, squares, not_finite: overflow, state: &self.numbers };
         let LossScaleOutcome { factor, left_out, report } = backend.loss_scale_step(of)?;
         let all_left_out = self.numbers.view(LOSS_SCALE_STATE - 1, ())?;
         Ok(StepDecision { step: ScaledStep { factor, left_out, all_left_out }, report })
@@ -191,7 +206,7 @@ impl LossScale {
     /// # Errors
     /// If memory cannot be allocated.
     pub fn progress(&self) -> Result<Array> {
-        self.numbers.view(0, LOSS_SCALE_STATE - 1)?.duplicate()
+        Ok(self.numbers.view(0, LOSS_SCALE_STATE - 1)?.duplicate()?)
     }
 
     /// Copies the progress of another scale of the same loss ([`LossScale::progress`]). The number of skipped steps
@@ -200,7 +215,7 @@ impl LossScale {
     /// # Errors
     /// If the other one is on another device.
     pub fn follow(&mut self, other: &Array) -> Result<()> {
-        self.numbers.view(0, LOSS_SCALE_STATE - 1)?.copy_from(other)
+        Ok(self.numbers.view(0, LOSS_SCALE_STATE - 1)?.copy_from(other)?)
     }
 }
 
@@ -230,7 +245,7 @@ impl StepDecision {
     /// # Errors
     /// Errors of the back end.
     pub fn read(&self) -> Result<Tensor> {
-        self.report.to_host()
+        Ok(self.report.to_host()?)
     }
 
     /// Begins to copy the report of the step to the host, without waiting.
@@ -238,7 +253,7 @@ impl StepDecision {
     /// # Errors
     /// Errors of the back end.
     pub fn begin_read(&self) -> Result<Download> {
-        self.report.begin_snapshot()
+        Ok(self.report.begin_snapshot()?)
     }
 }
 

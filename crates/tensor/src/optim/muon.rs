@@ -106,16 +106,14 @@ impl Step {
         let (weights, grads) = (part(&update.values)?, part(&update.grads)?);
         let (first, second) = (part(&update.states[0])?, part(&update.states[1])?);
         let of = ParamUpdate { weights: weights.array(), grads: grads.array(), scaled: None };
-        update.backend.adam_step(self.adam, of, [first.array(), second.array()])
+        Ok(update.backend.adam_step(self.adam, of, [first.array(), second.array()])?)
     }
 
     /// Steps a matrix.
     fn matrix(&self, update: &BucketUpdate<'_>, entry: &BucketEntry) -> Result<()> {
         let &[rows, second, ref further @ ..] = entry.shape.dims() else {
-            return Err(TensorError::Unsupported {
-                op: "muon",
-                what: format!("a part of `{}`: its steps need whole matrices", entry.name),
-            });
+            let what = format!("a part of `{}`: its steps need whole matrices", entry.name);
+            return Err(TensorError::unsupported("muon", what));
         };
         let (cols, backend) = (second * further.iter().product::<usize>(), update.backend);
         let part = |flat: &FlatStorage| flat.narrow(entry.range.clone());
@@ -134,7 +132,7 @@ impl Step {
         let weight_decay = if lr > 0.0 { self.lr * self.weight_decay / lr } else { 0.0 };
         let options = SgdOptions { lr, momentum: 0.0, nesterov: false, weight_decay, first: false };
         let of = ParamUpdate { weights: weights.array(), grads: &direction, scaled: None };
-        backend.sgd_step(options, of, None)
+        Ok(backend.sgd_step(options, of, None)?)
     }
 }
 
@@ -170,7 +168,7 @@ fn orthogonal(
         let kept = backend.affine(&x.reshape(count)?, a, 0.0)?;
         x = backend.binary(BinaryOp::Add, &kept, &turned.reshape(count)?)?;
     }
-    x.reshape(count)
+    Ok(x.reshape(count)?)
 }
 
 impl Optimizer for Muon {
@@ -182,7 +180,7 @@ impl Optimizer for Muon {
         context: &Context,
     ) -> Result<()> {
         if scaled.is_some() {
-            return Err(TensorError::Unsupported { op: "muon", what: "gradients of a scaled loss".into() });
+            return Err(TensorError::unsupported("muon", "gradients of a scaled loss"));
         }
         self.steps += 1;
         let &mut Self { momentum, betas, eps, weight_decay, precision, steps, .. } = self;

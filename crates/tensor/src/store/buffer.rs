@@ -79,7 +79,7 @@ impl Buffer {
     /// # Errors
     /// Errors of the back end.
     pub fn to_host(&self) -> Result<Tensor> {
-        self.array().to_host()
+        Ok(self.array().to_host()?)
     }
 
     /// Replaces the value with a tensor, converted to the buffer's element type and copied to its device. Of a whole buffer the portion

@@ -6,7 +6,7 @@ use candle_core::{DType, Shape, Tensor};
 
 use crate::backend::{Array, ComputeDevice, Download, Upload};
 use crate::host::{HostSliceMut, with_host_slice_mut};
-use crate::{Result, TensorError, storage};
+use crate::{Result, TensorError};
 
 /// Contiguous elements of one type, on the host or on a device. Clones and ranges ([`FlatStorage::narrow`]) share the
 /// memory; the last one frees it.
@@ -75,7 +75,7 @@ impl FlatStorage {
 
     /// The size of the elements in bytes.
     pub fn bytes(&self) -> usize {
-        storage::bytes_of(self.len(), self.dtype())
+        self.len() * self.dtype().size_in_bytes()
     }
 
     /// Returns elements `range`, in the same memory.
@@ -94,7 +94,7 @@ impl FlatStorage {
         if range.len() != shape.elem_count() {
             return Err(TensorError::unequal("flat storage", &Shape::from(range.len()), shape));
         }
-        self.0.view(range.start, shape.clone())
+        Ok(self.0.view(range.start, shape.clone())?)
     }
 
     /// All elements as an array of one dimension, in the same memory.
@@ -105,9 +105,9 @@ impl FlatStorage {
     /// Returns all elements as a tensor of one dimension, in the same memory.
     ///
     /// # Errors
-    /// [`TensorError::NotOnHost`] if the memory is on a device.
+    /// [`ArrayError::NotOnHost`](crate::ArrayError::NotOnHost) if the memory is on a device.
     pub fn tensor(&self) -> Result<Tensor> {
-        self.0.host("`tensor` of flat memory").cloned()
+        Ok(self.0.host("`tensor` of flat memory").cloned()?)
     }
 
     /// Returns all elements as a tensor of one dimension: the memory itself, or a copy of device memory.
@@ -115,7 +115,7 @@ impl FlatStorage {
     /// # Errors
     /// Errors of the back end.
     pub fn to_host(&self) -> Result<Tensor> {
-        self.0.to_host()
+        Ok(self.0.to_host()?)
     }
 
     /// Returns a tensor on the host to write all elements to: the memory itself, or a staging buffer for
@@ -143,7 +143,7 @@ impl FlatStorage {
     /// # Errors
     /// If it has another number of elements.
     pub fn put(&self, elements: &Tensor) -> Result<()> {
-        self.0.copy_from(&self.0.alongside(elements)?)
+        Ok(self.0.copy_from(&self.0.alongside(elements)?)?)
     }
 
     /// Runs `f` on the elements, mutable on the host. All clones and ranges see the change.
@@ -151,7 +151,7 @@ impl FlatStorage {
     /// # Errors
     /// If the memory is not the host's, or the element type is not f32 or f64.
     pub fn with_slice_mut<R>(&self, f: impl FnOnce(HostSliceMut<'_>) -> R) -> Result<R> {
-        with_host_slice_mut(self.0.host("host access")?, f)
+        Ok(with_host_slice_mut(self.0.host("host access")?, f)?)
     }
 
     /// Lends a GPU's memory to a library; `None` for memory of the host.
@@ -190,7 +190,7 @@ impl FlatStorage {
     /// # Errors
     /// If `source` has another number of elements, or is on another device.
     pub fn copy_from(&self, source: &Self) -> Result<()> {
-        self.0.copy_from(&source.0)
+        Ok(self.0.copy_from(&source.0)?)
     }
 
     /// Adds the elements of `addend`, as many of the same type on the same device. The host adds on the calling
@@ -207,7 +207,7 @@ impl FlatStorage {
             return Err(TensorError::shape("add", format!("{} to {}", of(addend), of(self))));
         }
         if let Some(backend) = self.0.device_backend() {
-            return if self.is_empty() { Ok(()) } else { backend.accumulate(&self.0, &addend.0) };
+            return if self.is_empty() { Ok(()) } else { Ok(backend.accumulate(&self.0, &addend.0)?) };
         }
         self.with_slice_mut(|to| {
             addend.with_slice_mut(|from| match (to, from) {
@@ -239,7 +239,7 @@ impl FlatStorage {
             let shape = Shape::from(self.len());
             return Err(TensorError::unequal("fetch", &shape, &Shape::from(source.len())));
         }
-        self.0.begin_upload(source.0.host("fetch")?)
+        Ok(self.0.begin_upload(source.0.host("fetch")?)?)
     }
 
     /// Begins to copy the elements to the host while the device computes. The caller must not write to them any more.
@@ -248,7 +248,7 @@ impl FlatStorage {
     /// Errors of the back end.
     pub fn begin_download(&self) -> Result<Download> {
         match self.dtype() {
-            DType::F32 => self.0.begin_download(),
+            DType::F32 => Ok(self.0.begin_download()?),
             _ => Ok(Download::ready(self.to_host()?)),
         }
     }
@@ -263,7 +263,7 @@ impl FlatStorage {
 
     /// Sets elements `range` to zero.
     pub(super) fn zero(&self, range: Range<usize>) -> Result<()> {
-        self.narrow(range)?.0.zero()
+        Ok(self.narrow(range)?.0.zero()?)
     }
 }
 

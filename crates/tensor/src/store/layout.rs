@@ -7,8 +7,8 @@ use candle_core::{DType, Shape};
 
 use super::spec::{ParamKind, ParamSpec, Trained};
 use super::{BuildOptions, Portion};
+use crate::Key;
 use crate::init::Init;
-use crate::rng::Key;
 
 /// A parameter of a [`super::ParamBucket`], or the elements of it that a rank owns.
 #[derive(Debug, Clone)]

@@ -38,7 +38,7 @@ pub use state::LoadReport;
 
 use std::collections::BTreeMap;
 
-use crate::rng::Key;
+use crate::Key;
 use crate::{Result, TensorError};
 
 /// All parameters and buffers of one model.

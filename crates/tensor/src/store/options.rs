@@ -5,8 +5,8 @@ use std::sync::Arc;
 use candle_core::DType;
 
 use super::{ParamLayout, ParamRules};
+use crate::Key;
 use crate::backend::ComputeDevice;
-use crate::rng::Key;
 
 /// The layout of a store and the source of its initial values.
 #[derive(Debug, Clone)]

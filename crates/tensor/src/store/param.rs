@@ -141,9 +141,9 @@ impl Param {
     /// Returns the current values, as a view into flat memory, without a copy.
     ///
     /// # Errors
-    /// [`TensorError::NotResident`] if they are not in memory, and [`TensorError::NotOnHost`] if that is a device's.
+    /// [`TensorError::NotResident`] if they are not in memory, and [`ArrayError::NotOnHost`](crate::ArrayError::NotOnHost) if that is a device's.
     pub fn tensor(&self) -> Result<Tensor> {
-        self.array()?.host("`tensor` of a parameter").cloned()
+        Ok(self.array()?.host("`tensor` of a parameter").cloned()?)
     }
 
     /// Returns the current values as an array, a view into flat memory.
@@ -175,7 +175,7 @@ impl Param {
     ///
     /// # Errors
     /// [`TensorError::NotResident`] before the store is built, [`TensorError::BucketState`] during its reduction, and
-    /// [`TensorError::NotOnHost`] if it is on a device.
+    /// [`ArrayError::NotOnHost`](crate::ArrayError::NotOnHost) if it is on a device.
     pub fn grad(&self) -> Result<Option<Tensor>> {
         let (bucket, entry) = self.location()?;
         let Some(grads) = bucket.grads()? else { return Ok(None) };
@@ -190,13 +190,13 @@ impl Param {
     pub fn set(&self, values: &Tensor) -> Result<()> {
         if let Some(portion) = self.portion().filter(|portion| portion.whole() == values.shape()) {
             let array = self.array()?;
-            return array.copy_from(&array.alongside(&portion.cut(values)?)?);
+            return Ok(array.copy_from(&array.alongside(&portion.cut(values)?)?)?);
         }
         if values.shape() != self.shape() {
             return Err(TensorError::unequal("set parameter", self.shape(), values.shape()));
         }
         let array = self.array()?;
-        array.copy_from(&array.alongside(values)?)
+        Ok(array.copy_from(&array.alongside(values)?)?)
     }
 
     /// Adds `grad` to the gradient.
@@ -204,7 +204,7 @@ impl Param {
         let backend = grad.backend(context);
         let (bucket, entry) = self.location()?;
         let Destination { array, add } = bucket.grad_destination(*entry)?;
-        if add { backend.accumulate(&array, grad) } else { backend.copy(&array, grad) }
+        if add { Ok(backend.accumulate(&array, grad)?) } else { Ok(backend.copy(&array, grad)?) }
     }
 
     /// The bucket, and the index of the parameter's entry in it.

@@ -74,11 +74,11 @@ impl Tape {
         let loss_array = loss.array()?;
         let (backend, dtype) = (loss_array.backend(self.context()), loss_array.dtype());
         match factor.0 {
-            Factor::Known(factor) => backend.full(factor, loss_array.shape(), dtype),
+            Factor::Known(factor) => Ok(backend.full(factor, loss_array.shape(), dtype)?),
             Factor::At(factor) if factor.is_host() => {
-                backend.full(factor.number()?, loss_array.shape(), dtype)
+                Ok(backend.full(factor.number()?, loss_array.shape(), dtype)?)
             }
-            Factor::At(factor) => backend.cast(&factor, dtype)?.reshape(loss_array.shape().clone()),
+            Factor::At(factor) => Ok(backend.cast(&factor, dtype)?.reshape(loss_array.shape().clone())?),
         }
     }
 

@@ -157,7 +157,7 @@ impl Grads<'_> {
     /// If memory cannot be allocated.
     pub(crate) fn take_contiguous(&mut self, index: usize) -> Result<Option<Array>> {
         let so_far = self.inputs[index].and_then(|slot| self.slots.take(slot));
-        so_far.map(|grad| grad.contiguous()).transpose()
+        Ok(so_far.map(|grad| grad.contiguous()).transpose()?)
     }
 
     /// Adds a new contiguous gradient in unshared memory to that of input `index`.

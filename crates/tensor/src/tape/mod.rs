@@ -50,8 +50,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use candle_core::DType;
 
+use crate::Key;
 use crate::backend::{Array, ArrayBackend};
-use crate::rng::Key;
 use crate::store::{Param, ParamBucket};
 use crate::{Context, Result, TensorError};
 use listener::NoListener;

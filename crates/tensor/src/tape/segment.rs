@@ -4,13 +4,13 @@ use candle_core::{Tensor, Var};
 
 use super::{Tape, Value};
 use crate::Result;
-use crate::storage::{cast, wide};
+use phalanx_array::{cast, wide};
 
 impl Tape {
     /// Returns a value's tensor in the type of the arithmetic. candle's graph has host tensors.
     fn computed(&self, value: &Value) -> Result<Tensor> {
         let tensor = value.host("segment")?;
-        cast(self.context(), &tensor, wide(tensor.dtype()))
+        Ok(cast(self.context(), &tensor, wide(tensor.dtype()))?)
     }
 
     /// Runs candle code as one node of the tape.

@@ -7,10 +7,10 @@ use super::kept_weights::KeptWeights;
 use super::listener::Listener;
 use super::stage::StageRole;
 use crate::Context;
+use crate::Key;
+use crate::Precision;
 use crate::backend::ComputeDevice;
 use crate::group::ProcessGroup;
-use crate::precision::Precision;
-use crate::rng::Key;
 
 /// The blocks that are recomputed in backward instead of saving their activations (activation checkpointing, Chen et
 /// al. 2016).

@@ -122,6 +122,16 @@ impl Value {
         self.source.array()
     }
 
+    /// As [`Value::part`], with contiguous elements.
+    pub(crate) fn contiguous_part(&self) -> Result<Array> {
+        Ok(self.source.array()?.contiguous()?)
+    }
+
+    /// As [`Value::array`], with contiguous elements.
+    pub(crate) fn contiguous(&self) -> Result<Array> {
+        Ok(self.array()?.contiguous()?)
+    }
+
     /// Refuses a value that is not whole.
     fn whole(&self) -> Result<()> {
         match self.placement {
@@ -159,7 +169,7 @@ impl Value {
     /// Returns the tensor of a value on the CPU. For a parameter this is a view of its current values.
     ///
     /// # Errors
-    /// [`TensorError::NotOnHost`] for a value on a device, which [`Value::to_host`] copies, and
+    /// [`ArrayError::NotOnHost`](crate::ArrayError::NotOnHost) for a value on a device, which [`Value::to_host`] copies, and
     /// [`TensorError::NotResident`] for a parameter whose values are not in memory.
     pub fn tensor(&self) -> Result<Tensor> {
         self.host("`tensor` of a value")
@@ -168,10 +178,10 @@ impl Value {
     /// Returns the tensor of a value on the CPU to the host op `op`.
     ///
     /// # Errors
-    /// [`TensorError::NotOnHost`] naming `op` for a value on a device, and [`TensorError::NotResident`] for a
+    /// [`ArrayError::NotOnHost`](crate::ArrayError::NotOnHost) naming `op` for a value on a device, and [`TensorError::NotResident`] for a
     /// parameter whose values are not in memory.
     pub fn host(&self, op: &'static str) -> Result<Tensor> {
-        self.array()?.host(op).cloned()
+        Ok(self.array()?.host(op).cloned()?)
     }
 
     /// Returns the elements on the host: the tensor itself, or a copy from a device, for which this waits. Losses are
@@ -180,7 +190,7 @@ impl Value {
     /// # Errors
     /// Errors of the back end, and [`TensorError::NotResident`] for a parameter whose values are not in memory.
     pub fn to_host(&self) -> Result<Tensor> {
-        self.array()?.to_host()
+        Ok(self.array()?.to_host()?)
     }
 
     /// The shape.
@@ -296,5 +306,10 @@ impl SavedValue {
             Saved::Kept(source) => source.array(),
             Saved::Remade(remade) => remade.array(),
         }
+    }
+
+    /// As [`SavedValue::array`], with contiguous elements.
+    pub(crate) fn contiguous(&self) -> Result<Array> {
+        Ok(self.array()?.contiguous()?)
     }
 }

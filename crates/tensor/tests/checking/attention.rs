@@ -1,12 +1,11 @@
 //! Attention.
 
-use phalanx_tensor::Result;
 use phalanx_tensor::backend::{
     Array, Attention, AttentionBackward, AttentionGradients, AttentionInputs, AttentionMask,
     AttentionOperands, AttentionOutput,
 };
 
-use super::Checking;
+use super::{Checking, Result};
 
 const OP: &str = "attention";
 

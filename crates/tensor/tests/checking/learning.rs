@@ -1,7 +1,6 @@
 //! Normalisation, losses, optimizer steps.
 
 use candle_core::DType;
-use phalanx_tensor::Result;
 use phalanx_tensor::backend::{
     AdamOptions, Array, AverageUpdate, BatchNormBackward, BatchNormMaps, BatchNormPass, BatchNorms,
     CrossEntropy, CutCrossEntropy, ElementLossInputs, EmaOptions, GroupShape, KlInputs, LambOptions,
@@ -10,7 +9,7 @@ use phalanx_tensor::backend::{
     SgdOptions, Updates,
 };
 
-use super::Checking;
+use super::{Checking, Result};
 
 const BATCH: &str = "batch_norm2d";
 

@@ -1,14 +1,14 @@
 //! Elementwise functions, products, convolutions, pooling.
 
 use candle_core::{DType, Shape};
+use phalanx_tensor::Precision;
 use phalanx_tensor::backend::{
     Array, BinaryOp, Conv2dShape, ConvBackward, ConvForward, ConvTranspose2dShape, Convolutions, Destination,
     Elementwise, Factor, GatedUnits, LinearProduct, LinearWeightGrad, MatrixProduct, Pool2dShape, Pooling,
     Products, RotaryAngles, RotaryEmbeddings, UnaryOp,
 };
-use phalanx_tensor::{Precision, Result};
 
-use super::Checking;
+use super::{Checking, Result};
 
 impl Elementwise for Checking {
     fn binary(&self, op: BinaryOp, a: &Array, b: &Array) -> Result<Array> {
@@ -143,7 +143,7 @@ impl Checking {
     ) -> Result<Option<Array>> {
         let dy = &self.open("convolution", of.dy)?;
         let weight = of.weight.map(|(x, to)| {
-            Ok::<_, phalanx_tensor::TensorError>((self.open("convolution", x)?, self.open_destination(to)?))
+            Ok::<_, phalanx_tensor::ArrayError>((self.open("convolution", x)?, self.open_destination(to)?))
         });
         let weight = weight.transpose()?;
         let bias = of.bias.map(|to| self.open_destination(to)).transpose()?;

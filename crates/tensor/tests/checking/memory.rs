@@ -1,13 +1,13 @@
 //! Memory, shapes, random numbers, rows, images.
 
 use candle_core::{DType, Shape, Tensor};
+use phalanx_tensor::Key;
 use phalanx_tensor::backend::{
     Array, Destination, Download, Dropout, ImagePreparation, Images, Lookups, Memory, Random, Shapes,
     Transfers, Upload,
 };
-use phalanx_tensor::{Key, Result};
 
-use super::{Checking, Opaque, Transfer};
+use super::{Checking, Opaque, Result, Transfer};
 
 impl Transfers for Checking {
     fn to_host(&self, array: &Array) -> Result<Tensor> {

@@ -10,7 +10,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{DType, Shape, Tensor};
 use phalanx_tensor::backend::{Array, ArrayBackend, DeviceArray};
-use phalanx_tensor::{Context, Result};
+use phalanx_tensor::{ArrayError, Context};
+
+/// The result of its functions.
+type Result<T> = std::result::Result<T, ArrayError>;
 
 /// A transfer of elements, by type and shape.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -109,7 +109,7 @@ pub(crate) fn outcome(
     device: &ComputeDevice,
     precision: Precision,
 ) -> Result<Vec<Tensor>> {
-    outcome_there(case, device, precision)?.iter().map(Array::to_host).collect()
+    outcome_there(case, device, precision)?.iter().map(|array| Ok(array.to_host()?)).collect()
 }
 
 /// Computes the output of a case and the gradients of its inputs on a device.

@@ -171,13 +171,14 @@ pub(crate) fn train<N: Net>(
         (session.device, session.precision, session.recompute) =
             (device.clone(), precision, Recompute::Never);
         let tape = Tape::recording(session);
-        let batch = N::batch(step).iter().map(|tensor| device.put(tensor)).collect::<Result<Vec<_>>>()?;
+        let batch =
+            N::batch(step).iter().map(|tensor| Ok(device.put(tensor)?)).collect::<Result<Vec<_>>>()?;
         let loss = net.loss(&tape, &batch)?;
         store.zero_grads();
         tape.backward_scaled(&loss, scale.factor()?)?;
         let squares = grad_sum_of_squares(params, &context)?;
         let elsewhere =
-            |flag: &Array| if [0, 2].contains(&step) { flag.copy_from(&overflow) } else { Ok(()) };
+            |flag: &Array| Ok(if [0, 2].contains(&step) { flag.copy_from(&overflow) } else { Ok(()) }?);
         let scaled = scale.step::<TensorError>(&squares, Some(0.1), &context, elsewhere)?;
         optimizer.scaled_step(params, 0.05, Some(scaled.step()), &context)?;
         ema.scaled_update(params, Some(scaled.step()), &context)?;

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use candle_core::{DType, Device, Tensor};
 use phalanx_tensor::nn::{LayerNorm, RmsNorm};
 use phalanx_tensor::{
-    Block, BuildOptions, Context, FlatStorage, HookResult, Init, Key, Listener, Param, ParamBucket,
-    ParamStore, Recompute, Result, Session, StoreBuilder, Tape, TensorError, Value, ops,
+    ArrayError, Block, BuildOptions, Context, FlatStorage, HookResult, Init, Key, Listener, Param,
+    ParamBucket, ParamStore, Recompute, Result, Session, StoreBuilder, Tape, TensorError, Value, ops,
 };
 
 /// x -> gelu(norm(tanh(x W) with dropout)), as a block.
@@ -285,7 +285,7 @@ fn misuse_is_an_error() {
         "a value of a past recording"
     );
     let whole = Value::constant(input().to_dtype(DType::I64).expect("a cast"));
-    assert!(matches!(ops::relu(&one, &whole), Err(TensorError::Unsupported { .. })));
+    assert!(matches!(ops::relu(&one, &whole), Err(TensorError::Array(ArrayError::Unsupported { .. }))));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use phalanx_collectives::CommError;
 use phalanx_sharding::ShardingError;
-use phalanx_tensor::TensorError;
+use phalanx_tensor::{ArrayError, TensorError};
 
 use phalanx_checkpoint::CheckpointError;
 use phalanx_run::RunError;
@@ -364,6 +364,12 @@ fn is_elsewhere(error: &CommError) -> bool {
             | CommError::Minority { .. }
             | CommError::LeftOut { .. }
     )
+}
+
+impl From<ArrayError> for TrainError {
+    fn from(error: ArrayError) -> Self {
+        Self::Tensor(error.into())
+    }
 }
 
 #[cfg(test)]

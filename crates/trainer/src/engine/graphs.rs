@@ -13,14 +13,14 @@ const MOST: usize = 32;
 fn explained(error: TrainError) -> TrainError {
     use phalanx_cuda::GpuError;
     use phalanx_sharding::ShardingError;
-    use phalanx_tensor::TensorError;
+    use phalanx_tensor::{ArrayError, TensorError};
     match error {
-        TrainError::Tensor(TensorError::Gpu(error @ GpuError::Replay { .. }))
-        | TrainError::Sharding(ShardingError::Tensor(TensorError::Gpu(error @ GpuError::Replay { .. }))) => {
-            TrainError::Setup(format!(
-                "{error}: train.graphs = true is for trainings all of whose steps compute the same; set it to false"
-            ))
-        }
+        TrainError::Tensor(TensorError::Array(ArrayError::Gpu(error @ GpuError::Replay { .. })))
+        | TrainError::Sharding(ShardingError::Tensor(TensorError::Array(ArrayError::Gpu(
+            error @ GpuError::Replay { .. },
+        )))) => TrainError::Setup(format!(
+            "{error}: train.graphs = true is for trainings all of whose steps compute the same; set it to false"
+        )),
         other => other,
     }
 }

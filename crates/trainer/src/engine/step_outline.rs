@@ -6,8 +6,8 @@ use candle_core::DType;
 use phalanx_sharding::pipeline::{Pipeline, StageForward, StagePasses};
 use phalanx_tensor::backend::Outlines;
 use phalanx_tensor::{
-    ArithmeticCount, Context, GroupTraffic, OutlineGroup, Session, StageRole, TensorError, TensorRank,
-    take_peak_recorded_bytes,
+    ArithmeticCount, ArrayError, Context, GroupTraffic, OutlineGroup, Session, StageRole, TensorError,
+    TensorRank, take_peak_recorded_bytes,
 };
 
 use super::TrainError;
@@ -72,7 +72,7 @@ pub fn outline_step(task: &Task, config: &Config) -> Result<StepOutline, TrainEr
 /// open. A training that reads numbers in its step is not checked.
 pub(super) fn check_cuts(task: &Task, config: &Config, data: Option<&Data>) -> Result<(), TrainError> {
     match FirstStep::read(task, config, data).and_then(|step| outline_step_of(&step)) {
-        Err(TrainError::Tensor(error @ TensorError::NoNumbers { .. })) => {
+        Err(TrainError::Tensor(error @ TensorError::Array(ArrayError::NoNumbers { .. }))) => {
             tracing::info!("cuts are not checked before the first step: {error}");
             Ok(())
         }

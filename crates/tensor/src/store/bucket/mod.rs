@@ -22,9 +22,9 @@ use values::Values;
 use super::layout::{BucketLayout, meet};
 use super::spec::Trained;
 use super::{BucketEntry, FlatStorage, OwnedGroup, ParamGroup};
+use crate::Key;
 use crate::backend::{ComputeDevice, MemoryKind, counted_as};
-use crate::rng::Key;
-use crate::{Result, TensorError, storage};
+use crate::{Result, TensorError};
 
 /// Consecutive parameters, and the only owner of their memory: all values, this rank's shard of them, all gradients,
 /// and the shard of those.
@@ -146,7 +146,7 @@ impl ParamBucket {
 
     /// The size of all values in bytes.
     pub fn bytes(&self) -> usize {
-        storage::bytes_of(self.len(), self.dtype())
+        self.len() * self.dtype().size_in_bytes()
     }
 
     /// The parameters in order.

@@ -67,7 +67,8 @@ mod tests {
 
     use super::*;
     use crate::backend::Destination;
-    use crate::{BuildOptions, Init, StoreBuilder, storage};
+    use crate::host::copy_host;
+    use crate::{BuildOptions, Init, StoreBuilder};
 
     #[test]
     fn gradients_of_two_parts_do_not_meet() {
@@ -81,8 +82,8 @@ mod tests {
             let grad = Tensor::full(value, len, &Device::Cpu).expect("small");
             let Destination { array, add } = bucket.grad_destination(entry).expect("unreduced");
             let to = array.host("test").expect("of the host");
-            if add { storage::add_in_place(to, &grad) } else { storage::copy_in_place(to, &grad) }
-                .expect("fits");
+            let sum = if add { (to + grad).expect("fits") } else { grad };
+            copy_host(to, &sum).expect("fits");
         };
         let read =
             |memory: &FlatStorage| memory.tensor().expect("of the host").to_vec1::<f32>().expect("f32");

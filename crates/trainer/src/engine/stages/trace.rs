@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use phalanx_tensor::backend::Outlines;
 use phalanx_tensor::{
-    Context, OutlineGroup, Recompute, Session, StageRole, Tape, TensorError, TensorRank, TracedPass,
-    ValueTrace, take_peak_recorded_bytes,
+    ArrayError, Context, OutlineGroup, Recompute, Session, StageRole, Tape, TensorError, TensorRank,
+    TracedPass, ValueTrace, take_peak_recorded_bytes,
 };
 
 use crate::config::Config;
@@ -91,8 +91,10 @@ fn traced_evaluation(
 /// True if a pass without numbers ends where its results are read.
 pub(super) fn reads_outline(error: &TrainError) -> bool {
     match error {
-        TrainError::Tensor(TensorError::NoNumbers { .. }) => true,
-        TrainError::Tensor(TensorError::NotOnHost { backend, .. }) => *backend == Outlines::NAME,
+        TrainError::Tensor(TensorError::Array(ArrayError::NoNumbers { .. })) => true,
+        TrainError::Tensor(TensorError::Array(ArrayError::NotOnHost { backend, .. })) => {
+            *backend == Outlines::NAME
+        }
         _ => false,
     }
 }

@@ -1,7 +1,7 @@
 //! Numbers of a step, which a device may still compute.
 
 use candle_core::Tensor;
-use phalanx_tensor::{TensorError, Value};
+use phalanx_tensor::{ArrayError, Value};
 
 use crate::engine::error::TrainError;
 
@@ -99,7 +99,7 @@ impl Measure {
         match self.0 {
             Number::Known(number) => Ok(number),
             Number::Coming(wait) => wait(),
-            Number::Elsewhere => Err(TensorError::NoNumbers { op: "a measure" }.into()),
+            Number::Elsewhere => Err(ArrayError::NoNumbers { op: "a measure" }.into()),
         }
     }
 }
