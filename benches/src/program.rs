@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context as _, Result, bail};
+use phalanx_config::Resolved;
 use phalanx_run::{RunFolder, Summary};
-use phalanx_trainer::config::Resolved;
 
 /// The environment variable that makes the benchmark program run as `phalanx`. It is linked with the trainer, so a
 /// measurement always uses the current build.

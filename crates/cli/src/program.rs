@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use phalanx_config::{Catalogue, Config, ConfigError, Resolved};
 use phalanx_tensor::Precision;
-use phalanx_trainer::config::{Catalogue, Config, ConfigError, Resolved};
 use phalanx_trainer::engine::Task;
 
 use crate::sweep::{SweepFile, SweepFileError};

@@ -1,5 +1,7 @@
 //! Errors of communication.
 
+use phalanx_environment::EnvironmentError;
+
 /// The result type of this crate.
 pub type Result<T, E = CommError> = std::result::Result<T, E>;
 
@@ -167,13 +169,8 @@ pub enum CommError {
         problem: String,
     },
     /// The launcher's environment is incomplete or malformed.
-    #[error("environment variable {variable}: {problem}")]
-    Environment {
-        /// The variable.
-        variable: &'static str,
-        /// The problem.
-        problem: String,
-    },
+    #[error(transparent)]
+    Environment(#[from] EnvironmentError),
     /// MPI reported an error; only with the feature `mpi`.
     #[error("{operation}: {problem}")]
     Mpi {

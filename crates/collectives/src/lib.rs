@@ -52,7 +52,6 @@
 //!
 //! Read them in the order of this file; each module uses only those before it.
 //!
-//! - `environment`: variables of launchers.
 //! - `dtype`, `operation`, `partition`, `reduce`: element types, tags, chunks and arithmetic.
 //! - `failure`, `recorder`, `waiting`: state of failures and waits.
 //! - `shared`: operations through memory of a host, without messages. `simulated`: slower networks.
@@ -94,8 +93,6 @@
 #![deny(unsafe_code)]
 
 mod error;
-
-pub mod environment;
 
 mod dtype;
 mod operation;
@@ -144,7 +141,6 @@ pub use communicator::{Communicator, SharedBuffer};
 pub use config::{Timeouts, TransportOptions, WorldConfig};
 pub use control::{Control, Notice, Stop};
 pub use dtype::{DType, Element, ReduceOp};
-pub use environment::{Launcher, MeetingPoint, RankInfo};
 pub use error::{BoxError, CommError, Result};
 pub use flight::{
     FlightRecord, MappedFile, PeerRecord, Stacks, ThreadRecord, ThreadStack, write_flight_records,
@@ -153,6 +149,7 @@ pub use handle::Handle;
 #[cfg(feature = "mpi")]
 pub use mpi::connect_mpi;
 pub use operation::Algorithm;
+pub use phalanx_environment::{EnvironmentError, Launcher, MeetingPoint, RankInfo};
 pub use recorder::{OperationRecord, OperationState};
 pub use rehearsal::Rehearsal;
 pub use security::{Credentials, Encryption, Secret};

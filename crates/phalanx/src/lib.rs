@@ -122,14 +122,17 @@ pub mod fuzzing {
 pub use phalanx_allocator::Allocator;
 pub use phalanx_checkpoint as checkpoint;
 pub use phalanx_cli::{Program, console, main, sweep};
+pub use phalanx_config as config;
+pub use phalanx_config::settings;
 pub use phalanx_launch as launch;
 pub use phalanx_report as report;
 pub use phalanx_run as run;
 pub use phalanx_trace as trace;
 pub use phalanx_trainer::{
     ClassScores, Classes, EvaluatorOutput, ForwardInput, ForwardOutput, Loss, OutputMeaning, ReferenceModel,
-    Setup, StepInput, TaskSpec, TrainError, Training, config, engine, number, settings, usage,
+    Setup, StepInput, TaskSpec, TrainError, Training, engine, number,
 };
+pub use phalanx_usage as usage;
 
 pub use builtin::program;
 pub use studies::STUDIES;

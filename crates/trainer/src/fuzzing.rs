@@ -9,10 +9,10 @@ use phalanx_collectives::{Algorithm, Communicator, threads};
 use phalanx_sharding::{Bucket, CodecKind, CodecSettings, CodecState, MatrixRange, Peers, SumPlacement};
 use phalanx_tensor::{Value, loss, nn};
 
-use crate::config::Catalogue;
 use crate::engine::{Resumable, Setup, StepInput, Task, TaskSpec, TrainError, Training};
+use phalanx_config::Catalogue;
 
-crate::settings! {
+phalanx_config::settings! {
     /// Two small networks.
     struct PairSettings {
         /// The number of inputs of each network.

@@ -1,13 +1,10 @@
-//! Configuration, training loop and usage sampling: what one rank of a training does.
+//! The training loop: what one rank of a training does.
 //!
-//! The layers below know how to differentiate, communicate and read data. This crate decides what is trained, on what data, by how
-//! many ranks and for how long.
+//! The layers below know how to differentiate, communicate and read data, and `phalanx-config` what the user wants. This crate does it:
+//! it trains, on what data, by how many ranks and for how long.
 //!
-//! - [`config`]: typed sections, composed from presets, files with `extends`, and `--set`. Every value knows where it was
-//!   written, so every complaint names key, file and line. A task has settings of its own in `[model]`.
 //! - [`engine`]: the training loop of one rank; an [`engine::Training`] is the networks that are trained, and a step of phases
 //!   that compute losses and name the networks that they update.
-//! - [`usage`]: what a rank uses over time: CPU, memory, network, GPU, energy.
 //!
 //! It prints nothing, starts no process, and knows no task by name. The crate `phalanx-cli` makes a command line of it, and
 //! `phalanx` adds the tasks that ship with the program.
@@ -18,7 +15,8 @@
 //!
 //! ```
 //! use phalanx_tensor::{Value, loss, nn};
-//! use phalanx_trainer::{Setup, StepInput, TaskSpec, TrainError, Training, settings};
+//! use phalanx_config::settings;
+//! use phalanx_trainer::{Setup, StepInput, TaskSpec, TrainError, Training};
 //!
 //! settings! {
 //!     /// The network.
@@ -46,10 +44,6 @@
 //! # let _ = task;
 //! ```
 #![forbid(unsafe_code)]
-
-pub mod config;
-
-pub mod usage;
 
 pub mod engine;
 

@@ -205,7 +205,7 @@ pub(super) const LAUNCHERS: Target = Target {
     seeds: launchers,
     words: &["[", "]", ",", "(x", ")", "18446744073709551615", "::", "-", "\n", "="],
     change: no_form,
-    read: fuzzing::launchers,
+    read: phalanx_environment::fuzzing::launchers,
     cases: 300,
     memory: 48 << 20,
 };
@@ -221,7 +221,7 @@ pub(super) const PMI: Target = Target {
     seeds: pmi,
     words: &["cmd=", "rc=", "value=", "\n"],
     change: no_form,
-    read: fuzzing::pmi,
+    read: phalanx_environment::fuzzing::pmi,
     cases: 300,
     memory: 48 << 20,
 };

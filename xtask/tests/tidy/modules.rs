@@ -16,7 +16,7 @@ const ACCEPTED: &[(&str, &[&str], &str)] = &[
         "a block returns its memory to the pool that made it",
     ),
     (
-        "crates/trainer/src/config",
+        "crates/config/src",
         &["key_types", "keys", "parallel_degree", "section", "settings"],
         "a configuration holds the settings of its task, which check themselves against the configuration",
     ),

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use phalanx_config::{Config, Resolved, diff};
 use phalanx_run::RunFolder;
-use phalanx_trainer::config::{Config, Resolved, diff};
 use toml::Value;
 
 use super::error::CliError;

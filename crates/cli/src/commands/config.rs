@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::error::CliError;
 use crate::Program;
 use crate::console::out;
-use phalanx_trainer::config::{Detail, KeyDoc, Resolved, diff};
+use phalanx_config::{Detail, KeyDoc, Resolved, diff};
 
 /// List presets; show and compare configurations.
 #[derive(Debug, Args)]

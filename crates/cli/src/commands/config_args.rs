@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use phalanx_config::{ConfigError, Resolved};
 use phalanx_run::RunFolder;
-use phalanx_trainer::config::{ConfigError, Resolved};
 use toml::Value;
 
 use super::error::CliError;

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use phalanx_trainer::config::ConfigError;
+use phalanx_config::ConfigError;
 
 /// The reason why a command failed.
 #[derive(Debug, thiserror::Error)]

@@ -11,9 +11,9 @@ use super::resolve::{set_data, task_of};
 use super::trained_model::{FOLDER_WEIGHTS, NamedModel, description};
 use crate::Program;
 use crate::console::{err, out};
+use phalanx_config::{Config, Resolved};
 use phalanx_run::format::{columns, number};
 use phalanx_run::{aligned, class_lines};
-use phalanx_trainer::config::{Config, Resolved};
 use phalanx_trainer::engine::{
     CheckpointChoice, ConfusedValues, RunEvaluation, TrainedModel, TrainedWeights, evaluate_model,
 };

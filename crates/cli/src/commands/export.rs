@@ -15,10 +15,10 @@ use super::trained_model::{NamedModel, description, find_checkpoint};
 use crate::Program;
 use crate::console::{err, out};
 use phalanx_checkpoint::{Checkpoint, EMA, ExportCount, ExportOptions, MODEL};
+use phalanx_config::Resolved;
 use phalanx_run::format::bytes;
 use phalanx_run::{RunFolder, sync_folder};
 use phalanx_tensor::AdaptedLayer;
-use phalanx_trainer::config::Resolved;
 use phalanx_trainer::engine::{
     CheckpointChoice, METADATA_KEY, ModelAdapters, ModelMetadata, Task, TrainedModel, export_onnx,
 };

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use clap::Args;
 use phalanx_collectives::Launcher;
+use phalanx_config::Resolved;
 use phalanx_run::format::number;
 use phalanx_run::{Line, RunFolder, Summary, aligned, read_whole_metrics, write_aside};
-use phalanx_trainer::config::Resolved;
 use phalanx_trainer::engine::{self, Task};
 use serde_json::json;
 use toml::Value;

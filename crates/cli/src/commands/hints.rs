@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use phalanx_trainer::config::Catalogue;
+use phalanx_config::Catalogue;
 
 /// Options of other programs, and what is written here. `{}` is the value.
 const OPTIONS: &[(&str, &str)] = &[

@@ -7,9 +7,9 @@ use phalanx_collectives::{CommError, Secret};
 
 use super::error::CliError;
 use super::process::Display;
+use phalanx_config::Resolved;
 use phalanx_launch::{ABORTED, Hosts, Order, RemoteSupervisor, SECRET_FILE, SupervisorOutcome};
 use phalanx_run::RunFolder;
-use phalanx_trainer::config::Resolved;
 use phalanx_trainer::engine;
 
 /// The default ssh command. It never prompts for passwords, and detects within 30 seconds that a host is down.

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use phalanx_config::Resolved;
 use phalanx_run::{JoinTicket, RunActivity, RunFolder, RunState, StopFlag};
-use phalanx_trainer::config::Resolved;
 use phalanx_trainer::engine::{self, RunEnd, Task, World};
 
 use super::error::CliError;

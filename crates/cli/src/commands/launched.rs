@@ -11,11 +11,11 @@ use super::resolve::RUNS;
 use super::train_args::TrainArgs;
 use crate::Program;
 use crate::console::{OriginalOutput, err};
+use phalanx_config::{Config, Resolved};
 use phalanx_launch::cluster::{RankSurvival, Torchrun, survival};
 use phalanx_launch::{ABORTED, ParentPipe, remove_stale_secret};
 use phalanx_run::StopFlag;
 use phalanx_run::{JoinTicket, RunError, RunFolder, RunLock, RunStart};
-use phalanx_trainer::config::{Config, Resolved};
 use phalanx_trainer::engine::{self, FirstRun, RunEnd, Task, TrainError, World};
 
 /// Refuses a training that begins with another one.

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use phalanx_collectives::FlightRecord;
+use phalanx_config::{Config, Resolved};
 use phalanx_launch::{Replacements, Supervisor, SupervisorOutcome, remove_stale_secret};
 use phalanx_report::dashboard;
 use phalanx_run::{JoinTicket, LockedFolder, RunError, RunFolder, RunLock, RunStart, StopFlag, Summary};
-use phalanx_trainer::config::{Config, Resolved};
 use phalanx_trainer::engine::{self, FirstRun, RunEnd, Task};
 use toml::Value;
 

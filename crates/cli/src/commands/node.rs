@@ -14,9 +14,9 @@ use super::launched;
 use super::node_args::Node;
 use super::train_args::TrainArgs;
 use crate::Program;
+use phalanx_config::{Config, Resolved};
 use phalanx_launch::{HostPlacement, Replacements, SECRET_FILE, Supervisor, SupervisorOutcome};
 use phalanx_run::{RunFolder, host_name};
-use phalanx_trainer::config::{Config, Resolved};
 use phalanx_trainer::engine::{self, Task};
 
 /// The options, which ranks do not get.

@@ -18,7 +18,7 @@ use self::schedule::PlannedSchedule;
 use super::error::CliError;
 use super::resolve::{set_data, set_parallel, task_of};
 use crate::Program;
-use phalanx_trainer::config::{Config, Resolved};
+use phalanx_config::{Config, Resolved};
 
 use crate::console::out;
 use phalanx_trainer::engine::{self, MeasuredStages, Task};

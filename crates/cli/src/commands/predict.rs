@@ -11,9 +11,9 @@ use super::resolve::task_alone;
 use super::trained_model::NamedModel;
 use crate::Program;
 use crate::console::{err, out};
+use phalanx_config::{Config, Resolved};
 use phalanx_data::ImageFiles;
 use phalanx_run::Grid;
-use phalanx_trainer::config::{Config, Resolved};
 use phalanx_trainer::engine::{
     CheckpointChoice, ClassAnswer, Picture, PredictOptions, PredictOutcome, Prediction, TextInput,
     TrainedModel, predict, predict_texts,

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use phalanx_collectives::{FlightRecord, write_flight_records};
+use phalanx_config::Resolved;
 use phalanx_launch::{ABORTED, RankFailure};
 use phalanx_run::{FailureReport, REPLICA_THREAD, RunFolder, StopFlag, Summary};
-use phalanx_trainer::config::Resolved;
 use phalanx_trainer::engine::{
     self, Event, Observer, ReplicaFailure, RunEnd, Started, StepReport, Task, TrainError, World,
 };

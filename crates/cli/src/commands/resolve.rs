@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use phalanx_config::{Config, DataKind, KeyType as _, Resolved};
 use phalanx_run::RunFolder;
-use phalanx_trainer::config::{Config, DataKind, KeyType as _, Resolved};
 use phalanx_trainer::engine::{Evaluator, Task};
 use toml::Value;
 

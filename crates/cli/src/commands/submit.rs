@@ -14,9 +14,9 @@ use super::resolve::{RUNS, check_utf8, configuration_of, task_of};
 use crate::Program;
 use crate::console::out;
 use job_args::JobArgs;
+use phalanx_config::{Config, Resolved};
 use phalanx_launch::cluster::{ClusterError, JobRecord, Slurm, TASK, Work, tasks_of_array};
 use phalanx_run::{RunError, RunFolder, timestamp, write_aside};
-use phalanx_trainer::config::{Config, Resolved};
 use phalanx_trainer::engine;
 use toml::Value;
 

@@ -16,9 +16,9 @@ use super::interrupts::{Interrupts, announce};
 use super::report::options;
 use super::resolve::{RUNS, as_argument, check_utf8, task_of};
 use crate::Program;
+use phalanx_config::Config;
+use phalanx_config::Resolved;
 use phalanx_run::format;
-use phalanx_trainer::config::Config;
-use phalanx_trainer::config::Resolved;
 
 use crate::console::{note, out};
 use crate::sweep::search::SearchRecord;

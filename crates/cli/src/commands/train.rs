@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use phalanx_collectives::Launcher;
+use phalanx_config::{Config, Detail, Resolved};
 use phalanx_run::RunFolder;
-use phalanx_trainer::config::{Config, Detail, Resolved};
 use phalanx_trainer::engine::{self, Task, World};
 
 use super::error::CliError;

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use phalanx_config::Resolved;
 use phalanx_launch::Hosts;
 use phalanx_run::RunFolder;
 use phalanx_trace::TraceSteps;
-use phalanx_trainer::config::Resolved;
 use toml::Value;
 
 use super::config_args::{ConfigArgs, ElasticArgs};

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use phalanx_checkpoint::Checkpoint;
+use phalanx_config::{Config, Resolved, diff};
 use phalanx_run::RunFolder;
-use phalanx_trainer::config::{Config, Resolved, diff};
 use phalanx_trainer::engine::{
     AdapterFolder, CheckpointChoice, ModelMetadata, Task, TextLength, TrainedModel,
 };

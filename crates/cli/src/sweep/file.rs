@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::compared::{PublishedNumbers, Relative, choice_name};
 use super::search::{Best, Goal, Search};
-use phalanx_trainer::config::nearest;
+use phalanx_config::nearest;
 
 /// A sweep, as its file describes it.
 #[derive(Debug, Clone, PartialEq, Deserialize)]

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use super::trials::Run;
+use phalanx_config::{Detail, Resolved};
 use phalanx_run::{RunFolder, Summary};
-use phalanx_trainer::config::{Detail, Resolved};
 
 /// The folder of a sweep.
 #[derive(Debug, Clone, Copy)]

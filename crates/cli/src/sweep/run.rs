@@ -9,8 +9,8 @@ use super::place::SweepFolder;
 use super::schedule::{Job, Next, Schedule, TrainingEnd};
 use super::trials::Run;
 use super::watch::PruneWatch;
+use phalanx_config::{Detail, Resolved};
 use phalanx_run::{RunError, write_aside};
-use phalanx_trainer::config::{Detail, Resolved};
 
 /// The interval at which a run is polled.
 const POLL: Duration = Duration::from_millis(20);

@@ -11,8 +11,8 @@ use super::search::{
 };
 use super::trials::{Run, Trials};
 use super::watch::PruneWatch;
+use phalanx_config::Resolved;
 use phalanx_run::{RunError, RunFolder, read_whole_metrics};
-use phalanx_trainer::config::Resolved;
 
 /// A run with its configuration.
 #[derive(Debug, Clone)]

@@ -11,11 +11,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::algorithms::cost::CostModel;
-use crate::environment::{MeetingPoint, registration_address};
 use crate::error::{CommError, Result};
 use crate::operation::Algorithm;
 use crate::security::Credentials;
 use crate::simulated::SimulatedLink;
+use phalanx_environment::{MeetingPoint, registration_address};
 
 /// The time limit of an operation by default.
 pub(crate) const DEFAULT_OP_TIMEOUT: Duration = Duration::from_secs(600);

@@ -1,9 +1,12 @@
 //! Recorded variables of launchers, and the options that must result from them.
 
 use super::WorldConfig;
-use crate::environment::{self, Launcher, PORTS, PORTS_OF_JOB, PmiJob, Queries, RankInfo, Variables};
 use crate::error::{CommError, Result};
 use crate::operation::Algorithm;
+use phalanx_environment::{
+    EnvironmentError, Launcher, PORTS, PORTS_OF_JOB, PmiJob, Queries, RankInfo, Variables, outside_address,
+    reachable_address,
+};
 
 fn read(get: Variables<'_>, queries: &Queries<'_>) -> Result<Option<WorldConfig>> {
     let info = RankInfo::read(get, queries)?;
@@ -235,8 +238,7 @@ fn ranks_of_one_host_meet_at_the_interface_that_is_named() {
     let here: Vec<_> = TORCHRUN.iter().filter(|(name, _)| *name != "MASTER_ADDR").copied().collect();
     for recording in [changed(SRUN, on_one), changed(OPENMPI_4, &[]), changed(OPENMPI_5, &[]), here] {
         // Of a listener at all addresses, ranks use one that other hosts, which may join later, can reach.
-        let reached =
-            |any: &str| environment::reachable_address(any.parse().expect("an address")).to_string();
+        let reached = |any: &str| reachable_address(any.parse().expect("an address")).to_string();
         for (named, master, bound) in [
             ("127.0.0.9", "127.0.0.9", "127.0.0.9"),
             ("0.0.0.0", reached("0.0.0.0").as_str(), "0.0.0.0"),
@@ -308,7 +310,7 @@ fn an_incomplete_environment_names_the_variable() {
     ];
     for (variables, expected) in cases {
         match with(variables) {
-            Err(CommError::Environment { variable, .. }) => {
+            Err(CommError::Environment(EnvironmentError { variable, .. })) => {
                 assert_eq!(variable, expected, "{variables:?}");
             }
             other => panic!("{variables:?}: {other:?}"),
@@ -354,7 +356,7 @@ fn variables_of_phalanx_itself() {
 #[test]
 fn ranks_of_one_host_stay_on_loopback_under_any_name_of_the_host() {
     let any = std::net::IpAddr::from([0, 0, 0, 0]);
-    let own = environment::outside_address(any).to_string();
+    let own = outside_address(any).to_string();
     let host = [("MASTER_ADDR", own.as_str())];
     let config = placed(&changed(TORCHRUN, &host));
     assert!(config.is_on_loopback(), "{:?}", config.meeting);

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use super::{Timeouts, TransportOptions, WorldConfig};
 use crate::algorithms::cost::CostModel;
-use crate::environment::{RankInfo, Variables, invalid, number};
 use crate::error::{CommError, Result};
 use crate::operation::Algorithm;
 use crate::security::{Credentials, Secret};
+use phalanx_environment::{EnvironmentError, RankInfo, Variables, number};
 
 /// The connect timeout of ranks in pods of Kubernetes, some of which have yet to pull their image.
 const CONNECT_TIMEOUT_OF_PODS: Duration = Duration::from_secs(300);
@@ -71,6 +71,11 @@ impl WorldConfig {
             meeting,
         })
     }
+}
+
+/// The error of a variable of this crate's own.
+fn invalid(variable: &'static str, problem: impl Into<String>) -> CommError {
+    EnvironmentError::new(variable, problem).into()
 }
 
 fn streams(get: Variables<'_>) -> Result<usize> {

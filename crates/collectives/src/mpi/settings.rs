@@ -1,5 +1,7 @@
 //! Settings from the environment, equal on every rank.
 
+use phalanx_environment::EnvironmentError;
+
 use super::raw::Comm;
 use crate::error::{CommError, Result};
 
@@ -19,7 +21,7 @@ pub(super) struct Settings {
 type SettingWords = [i64; 3];
 
 fn wrong(variable: &'static str, problem: String) -> CommError {
-    CommError::Environment { variable, problem }
+    EnvironmentError::new(variable, problem).into()
 }
 
 impl Settings {
@@ -92,7 +94,9 @@ mod tests {
             [(Some("yes"), None, CHECK), (None, Some("0"), PIECE), (None, Some("2147483648"), PIECE)]
         {
             let error = read(check, piece).expect_err("malformed");
-            assert!(matches!(error, CommError::Environment { variable, .. } if variable == named));
+            assert!(
+                matches!(error, CommError::Environment(EnvironmentError { variable, .. }) if variable == named)
+            );
         }
     }
 }

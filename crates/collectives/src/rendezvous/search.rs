@@ -15,9 +15,9 @@ use super::timeouts::INTRODUCTION;
 use crate::config::WorldConfig;
 use crate::control::frame::{self, Message, PROTOCOL};
 use crate::control::{Connection, MeetingPhase};
-use crate::environment::reachable_address;
 use crate::error::{CommError, Result};
 use crate::security::{self, Hello, Purpose};
+use phalanx_environment::reachable_address;
 
 /// The time until a closed port is tried again.
 const AFTER_CLOSED: Duration = Duration::from_millis(50);

@@ -12,7 +12,6 @@ use crate::control::frame::{self, Message};
 use crate::control::fuzzing::watched;
 use crate::encrypted;
 use crate::engine::{Facts, measure};
-use crate::environment::{Queries, RankInfo, parse_answers, parse_node_address};
 use crate::failure::Failure;
 use crate::mailbox::{Channel, Inbox};
 use crate::operation::{Algorithm, Kind, Tag};
@@ -252,28 +251,6 @@ pub fn tags(bytes: &[u8]) {
     }
 }
 
-/// Reads variables of launchers, one `NAME=value` per line, and the answers of launcher queries.
-pub fn launchers(bytes: &[u8]) {
-    let text = String::from_utf8_lossy(bytes);
-    let get = |name: &str| {
-        text.lines()
-            .find_map(|line| line.split_once('=').filter(|found| found.0 == name))
-            .map(|found| found.1.to_owned())
-    };
-    let pmi = |rank, _| parse_answers(get("PMI").unwrap_or_default().replace('|', "\n").as_bytes(), rank);
-    let node = |node: &str| parse_node_address(&text).unwrap_or_else(|| node.to_owned());
-    let _ = RankInfo::read(&get, &Queries { pmi: &pmi, node_address: &node });
-}
-
-/// Parses answers of a launcher's PMI server.
-pub fn pmi(bytes: &[u8]) {
-    for rank in [0, 3] {
-        if let Ok(told) = parse_answers(bytes, rank) {
-            assert!(told.job.starts_with("mpiexec "));
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use phalanx_fuzz_harness::{Reader, check};
@@ -281,15 +258,13 @@ mod tests {
     #[test]
     fn readers_hold_their_limits() {
         type NamedReader = (&'static str, fn(&[u8]));
-        let readers: [NamedReader; 11] = [
+        let readers: [NamedReader; 9] = [
             ("frames", super::frames),
             ("registrations", super::registrations),
             ("handshakes", super::handshakes),
             ("records", super::records),
             ("mail", super::mail),
             ("tags", super::tags),
-            ("launchers", super::launchers),
-            ("pmi", super::pmi),
             ("control", super::control),
             ("gathered", super::gathered),
             ("stamps", super::stamps),

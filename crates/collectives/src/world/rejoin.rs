@@ -17,9 +17,9 @@ use super::build;
 use crate::communicator::Communicator;
 use crate::config::{Timeouts, WorldConfig};
 use crate::control::{Control, RankState, RejoinPlan};
-use crate::environment::{MeetingPoint, outside_address};
 use crate::error::{CommError, Result};
 use crate::failure::Cause;
+use phalanx_environment::{MeetingPoint, outside_address};
 
 /// The new world after a rejoin.
 #[derive(Debug)]

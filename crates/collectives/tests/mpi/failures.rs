@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use phalanx_collectives::{CommError, ReduceOp, connect_mpi};
+use phalanx_collectives::{CommError, EnvironmentError, ReduceOp, connect_mpi};
 
 use super::scenarios::join;
 use crate::common::checks::check_all;
@@ -74,13 +74,19 @@ pub(crate) fn panic() {
 
 pub(crate) fn malformed() {
     let error = connect_mpi().expect_err("malformed");
-    assert!(matches!(error, CommError::Environment { variable: "PHALANX_MPI_CHECK", .. }), "{error}");
+    assert!(
+        matches!(error, CommError::Environment(EnvironmentError { variable: "PHALANX_MPI_CHECK", .. })),
+        "{error}"
+    );
 }
 
 /// All ranks get the error of a variable that differs.
 pub(crate) fn unequal() {
     let error = connect_mpi().expect_err("the last rank has another");
-    assert!(matches!(error, CommError::Environment { variable: "PHALANX_MPI_PIECE", .. }), "{error}");
+    assert!(
+        matches!(error, CommError::Environment(EnvironmentError { variable: "PHALANX_MPI_PIECE", .. })),
+        "{error}"
+    );
 }
 
 /// MPI that the program initialised with less than it could offer: one communicator and no parts.

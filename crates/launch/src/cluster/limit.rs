@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
-use phalanx_collectives::environment::SlurmJob;
+use phalanx_environment::SlurmJob;
 
 use super::ClusterError;
 

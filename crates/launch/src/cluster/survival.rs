@@ -2,7 +2,7 @@
 //!
 //! With SLURM, OpenMPI and MPICH it depends on options that ranks mostly cannot see; torchrun always ends all ranks.
 
-use phalanx_collectives::environment::{Launcher, SlurmJob, Variables, recovers};
+use phalanx_environment::{Launcher, SlurmJob, Variables, recovers};
 
 /// The effect of the death of a rank on the other ranks of its job.
 #[derive(Debug, Clone, PartialEq, Eq)]

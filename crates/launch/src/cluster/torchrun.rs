@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-use phalanx_collectives::environment::{TorchrunAgent, Variables};
+use phalanx_environment::{TorchrunAgent, Variables};
 use phalanx_run::{Links, host_name};
 
 /// The run id of a launch without a name.

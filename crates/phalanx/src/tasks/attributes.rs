@@ -14,7 +14,7 @@ use phalanx_trainer::engine::{
     TrainError, Training, number,
 };
 
-phalanx_trainer::settings! {
+phalanx_config::settings! {
     /// The settings of a classifier of attributes.
     pub(super) struct AttributesSettings {
         /// Channels of the first of four stages.

@@ -4,13 +4,13 @@ use phalanx_data::transform::Normalise;
 use phalanx_models::diffusion::{AutoencoderKL, AutoencoderKLConfig, LatentDistribution};
 use phalanx_tensor::{Tape, Value, loss, ops};
 
-use phalanx_trainer::config::{Config, Relations};
+use phalanx_config::{Config, Relations};
 use phalanx_trainer::engine::{
     ForwardInput, ForwardOutput, Loss, Measure, OutputMeaning, ReferenceModel, Setup, StepInput, TaskSpec,
     TrainError, Training, number,
 };
 
-phalanx_trainer::settings! {
+phalanx_config::settings! {
     /// The settings of an autoencoder with latent images.
     pub(super) struct AutoencoderKlSettings {
         /// Channels of each level, from the image inwards. Each level halves the resolution.

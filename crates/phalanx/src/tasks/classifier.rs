@@ -4,13 +4,13 @@ use candle_core::Tensor;
 use phalanx_tensor::loss::{LabelPairs, cross_entropy, mixed_cross_entropy};
 use phalanx_tensor::{Tape, TensorError, Value};
 
-use phalanx_trainer::config::Relations;
+use phalanx_config::Relations;
 use phalanx_trainer::engine::{
     ClassScores, EvaluatorOutput, ForwardInput, ForwardOutput, Loss, Measure, OutputMeaning, StepInput,
     TrainError, Training,
 };
 
-phalanx_trainer::settings! {
+phalanx_config::settings! {
     /// The settings of all classifiers.
     pub(super) struct ClassifierSettings {
         /// Probability that cross-entropy takes from the true class and spreads over all.

@@ -16,7 +16,7 @@ pub(super) struct Contrastive {
     words_weight: f64,
 }
 
-phalanx_trainer::settings! {
+phalanx_config::settings! {
     /// The settings of CLIP.
     pub(super) struct ClipSettings {
         /// Channels after each downsampling, from the image inwards.

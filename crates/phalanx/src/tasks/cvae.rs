@@ -6,7 +6,7 @@ use phalanx_models::{ClipTextConfig, CvaeConfig, CvaeLoss, KlWarmup, L1Sharpenin
 use phalanx_tensor::Tape;
 
 use super::text::{TextSettings, Texts};
-use phalanx_trainer::config::{Config, Relations};
+use phalanx_config::{Config, Relations};
 use phalanx_trainer::engine::{
     CaptionFeatures, CaptionReader, Loss, Measure, Setup, StepInput, TaskSpec, TrainError, Training, number,
 };
@@ -20,7 +20,7 @@ pub(super) struct Autoencoder {
     latent: usize,
 }
 
-phalanx_trainer::settings! {
+phalanx_config::settings! {
     /// The settings of the autoencoder.
     pub(super) struct CvaeSettings {
         /// Numbers in the latent code.

@@ -5,7 +5,7 @@ use phalanx_models::{Mlp, MlpConfig};
 use super::classifier::{Classifier, ClassifierSettings};
 use phalanx_trainer::engine::TaskSpec;
 
-phalanx_trainer::settings! {
+phalanx_config::settings! {
     /// The settings of a multilayer perceptron.
     pub(super) struct MlpSettings {
         /// Features of each hidden layer.

@@ -6,7 +6,7 @@ use phalanx_models::{MobileNetV2, MobileNetV2Config};
 use super::classifier::{Classifier, ClassifierSettings};
 use phalanx_trainer::engine::{ReferenceModel, TaskSpec};
 
-phalanx_trainer::settings! {
+phalanx_config::settings! {
     /// The settings of MobileNetV2.
     pub(super) struct MobileNetSettings {
         /// The network starts with a 3x3 convolution of stride 1 made for small images.

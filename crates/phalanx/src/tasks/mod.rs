@@ -1,7 +1,7 @@
 //! The tasks that come with `phalanx`, a file for each family and a row for each task, and their presets.
 //!
 //! They use nothing that a task of one's own could not use: [`Setup`](phalanx_trainer::engine::Setup),
-//! [`StepInput`](phalanx_trainer::engine::StepInput), [`Training`](phalanx_trainer::engine::Training), [`settings!`](phalanx_trainer::settings).
+//! [`StepInput`](phalanx_trainer::engine::StepInput), [`Training`](phalanx_trainer::engine::Training), [`settings!`](phalanx_config::settings).
 
 mod classifier;
 mod text;

@@ -6,7 +6,7 @@ use phalanx_models::{ResNet, ResNetConfig, ResNetVariant};
 use super::classifier::{Classifier, ClassifierSettings};
 use phalanx_trainer::engine::{ReferenceModel, TaskSpec, Training};
 
-phalanx_trainer::settings! {
+phalanx_config::settings! {
     /// The settings of a ResNet.
     pub(super) struct ResNetSettings {
         /// Channels of the first stage; the reference has 64.

@@ -12,10 +12,10 @@ use phalanx_models::{ClipTextConfig, ClipTextEncoder};
 use phalanx_tensor::io::WeightFile;
 use phalanx_tensor::{Param, ParamStore, Scope, TensorError};
 
-use phalanx_trainer::config::Relations;
+use phalanx_config::Relations;
 use phalanx_trainer::engine::{CaptionWord, Setup, StepInput, TrainError};
 
-phalanx_trainer::settings! {
+phalanx_config::settings! {
     /// The settings of a text encoder.
     pub(super) struct TextSettings {
         /// Text encoder: width of the feature of a text; for `clip` that of the images as well.

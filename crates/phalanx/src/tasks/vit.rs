@@ -1,13 +1,13 @@
 //! Vision Transformers as classifiers.
 
+use phalanx_config::{Config, Relations};
 use phalanx_models::foreign_names::{vision_transformer_of_hugging_face, vision_transformer_of_timm};
 use phalanx_models::{VisionTransformer, VisionTransformerConfig};
-use phalanx_trainer::config::{Config, Relations};
 use phalanx_trainer::engine::{ReferenceModel, TaskSpec};
 
 use super::classifier::{Classifier, ClassifierSettings};
 
-phalanx_trainer::settings! {
+phalanx_config::settings! {
     /// The settings of a Vision Transformer.
     pub(super) struct VitSettings {
         /// Height and width of a patch, in pixels.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use phalanx_trainer::config::{ConfigError, Detail, Origin, Resolved};
+use phalanx_config::{ConfigError, Detail, Origin, Resolved};
 
 /// Files by name, the first of which is resolved; options; and what is said.
 type Case = (&'static [(&'static str, &'static str)], &'static [&'static str], &'static str);

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use phalanx_trainer::config::Resolved;
+use phalanx_config::Resolved;
 
 use crate::harness::engine::{Recorder, run_in, words};
 use crate::harness::results::{checkpoint, contents};

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use phalanx_trainer::config::Resolved;
+use phalanx_config::Resolved;
 use phalanx_trainer::engine::NoopObserver;
 
 use crate::harness::engine::{run_in, try_train, words};

@@ -1,9 +1,9 @@
 //! Meshes with axes along which ranks have the same samples: they change no loss.
 
 use phalanx_collectives::threads;
+use phalanx_config::Resolved;
 use phalanx_run::StopFlag;
 use phalanx_sharding::STRATEGIES;
-use phalanx_trainer::config::Resolved;
 use phalanx_trainer::engine::{NoopObserver, Observer, World, train};
 
 use crate::harness::Place;

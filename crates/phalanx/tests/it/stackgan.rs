@@ -14,8 +14,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use phalanx_config::Resolved;
 use phalanx_run::{RunFolder, read_metrics};
-use phalanx_trainer::config::Resolved;
 use phalanx_trainer::engine::{
     Drawing, ExplainOptions, GridStyle, NoopObserver, RunEvaluation, TrainedModel, evaluate_model,
     explain_model, named, sample_model,

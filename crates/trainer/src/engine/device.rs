@@ -5,7 +5,7 @@ use phalanx_sharding::{CodecKind, Strategy};
 use phalanx_tensor::ComputeDevice;
 
 use super::error::TrainError;
-use crate::config::{Config, DeviceKind, Offload};
+use phalanx_config::{Config, DeviceKind, Offload};
 
 /// The identity of a CPU, as ranks tell each other.
 pub(in crate::engine) const HOST: &str = "-";

@@ -397,7 +397,7 @@ mod tests {
             CheckpointError::Elsewhere { rank: 1, problem: "the disk is full".to_owned() }.into(),
         ];
         assert!(consequences.iter().all(TrainError::is_consequence));
-        let missing = CommError::Environment { variable: "RANK", problem: "is not set".to_owned() };
+        let missing = CommError::from(phalanx_collectives::EnvironmentError::new("RANK", "is not set"));
         let own = [
             TrainError::from(missing.clone()),
             hook(Box::new(missing)).into(),

@@ -4,7 +4,7 @@ use phalanx_sharding::{ClusterModel, ComputeTimes, Overlap, StepTime, Strategy};
 
 use super::inference::{ModelPlan, plan_memory};
 use super::{Task, TrainError};
-use crate::config::Config;
+use phalanx_config::Config;
 
 /// The estimate of a training under several strategies.
 #[derive(Debug, Clone)]

@@ -11,7 +11,7 @@ use super::data::{Data, MicroBatch, StepSamples};
 use super::distributed::{Distributed, RankBatch};
 use super::training::{BuildTarget, Built, StageTarget, StepInput, Task, Weights};
 use super::{TrainError, precision};
-use crate::config::{Config, Offload};
+use phalanx_config::{Config, Offload};
 
 /// The samples of the first step of the first rank, and how to compute with them.
 pub(super) struct FirstStep<'a> {

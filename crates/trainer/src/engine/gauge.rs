@@ -1,7 +1,7 @@
 //! Readings of the GPU of a rank: memory, utilisation, power and energy.
 
 use super::device::Device;
-use crate::usage::GpuReading;
+use phalanx_usage::GpuReading;
 
 /// Readings of the GPU of a run.
 #[derive(Debug)]

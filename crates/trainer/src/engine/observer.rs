@@ -217,7 +217,7 @@ pub enum Event {
         /// The checkpoint's folder.
         path: PathBuf,
     },
-    /// Training may have gone wrong, and goes on: see [`crate::config::WatchConfig`].
+    /// Training may have gone wrong, and goes on: see [`phalanx_config::WatchConfig`].
     Warned {
         /// In this step.
         step: u64,

@@ -9,7 +9,7 @@ use phalanx_tensor::optim::{
 use phalanx_tensor::{ParamStore, TensorError};
 
 use super::Plan;
-use crate::config::{Config, Offload, OptimKind, ScheduleKind};
+use phalanx_config::{Config, Offload, OptimKind, ScheduleKind};
 
 /// Creates the optimizer of a network.
 pub(super) fn optimizer(config: &Config, network: &ParamStore, state: StateLocation) -> Box<dyn Optimizer> {

@@ -7,7 +7,7 @@ use phalanx_tensor::backend::{Array, Factor, MatrixProduct, Products as _};
 use phalanx_tensor::{Context, Precision, TensorError};
 
 use super::device::Device;
-use crate::config::Config;
+use phalanx_config::Config;
 
 /// The floating-point operations per second that a device reaches at most in the precision of the training.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use phalanx_data::Tail;
 
-use crate::config::Config;
+use phalanx_config::Config;
 
 /// The steps of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use phalanx_tensor::optim::LossScale;
 use phalanx_tensor::{Context, Precision, Recompute, TensorError};
 
-use crate::config::Config;
+use phalanx_config::Config;
 
 /// The number of parts that kernels cut their work into with virtual ranks, for any number of threads.
 const PARTS: NonZeroUsize = NonZeroUsize::new(4).unwrap();

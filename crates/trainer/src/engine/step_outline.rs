@@ -15,7 +15,7 @@ use super::data::Data;
 use super::first_step::{FirstForward, FirstStep};
 use super::stages::{Stages, schedule_of};
 use super::training::{Built, StageTarget, Task};
-use crate::config::Config;
+use phalanx_config::Config;
 
 /// The work, the memory and the messages of ranks in the first step.
 #[derive(Debug, Clone)]

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
+use phalanx_config::{Resolved, diff};
 use phalanx_run::Summary;
-use phalanx_trainer::config::{Resolved, diff};
 use phalanx_trainer::engine::{ImageMetadata, ReferenceModel};
 
 use super::Exported;

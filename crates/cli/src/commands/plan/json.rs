@@ -1,7 +1,7 @@
 //! A plan as JSON.
 
+use phalanx_config::Config;
 use phalanx_sharding::{MemoryPlan, StepTime};
-use phalanx_trainer::config::Config;
 use phalanx_trainer::engine::{Estimate, RankOutline, StepOutline};
 use serde_json::{Value, json};
 

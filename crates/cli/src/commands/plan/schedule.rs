@@ -1,12 +1,12 @@
 //! The schedule of a pipeline: its facts in lines, and its picture.
 
 use phalanx_charts::{Style, Timetable, TimetableBox, TimetableRow};
+use phalanx_config::Config;
 use phalanx_sharding::ShardingError;
 use phalanx_sharding::pipeline::{
     BlockSeconds, PassSeconds, PipelineSchedule, PlayCosts, PlayedWork, ScheduleLimits, SentValue, StagePass,
     StageWork,
 };
-use phalanx_trainer::config::Config;
 use phalanx_trainer::engine::MeasuredStages;
 use serde_json::{Value, json};
 

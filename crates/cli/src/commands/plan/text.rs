@@ -1,8 +1,8 @@
 //! A plan as lines of text.
 
+use phalanx_config::Config;
 use phalanx_run::format;
 use phalanx_sharding::{MemoryPlan, StepTime};
-use phalanx_trainer::config::Config;
 use phalanx_trainer::engine::{Estimate, ModelPlan};
 
 use super::ratio::{ratio, reference};

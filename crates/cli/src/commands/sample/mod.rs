@@ -17,8 +17,8 @@ use super::resolve::task_alone;
 use super::trained_model::NamedModel;
 use crate::console::out;
 use crate::{Program, PublishedRequest};
+use phalanx_config::Resolved;
 use phalanx_run::{Grid, read_mask, read_picture};
-use phalanx_trainer::config::Resolved;
 use phalanx_trainer::engine::{CheckpointChoice, Drawing, DrawingKind, GridStyle, sample_model};
 
 /// Draw pictures for prompts with a trained model.

@@ -3,8 +3,8 @@
 use clap::Args;
 
 use crate::commands::error::CliError;
+use phalanx_config::{Config, DeviceKind};
 use phalanx_launch::cluster::{Job, Work, seconds_of};
-use phalanx_trainer::config::{Config, DeviceKind};
 
 /// The requests of a job to the cluster.
 #[derive(Debug, Args)]

@@ -6,8 +6,8 @@ use super::SubmitArgs;
 use crate::Program;
 use crate::commands::error::CliError;
 use crate::console::out;
+use phalanx_config::{Detail, SecretPolicy};
 use phalanx_launch::cluster::{Pods, pod_name, seconds_of};
-use phalanx_trainer::config::{Detail, SecretPolicy};
 
 /// The options for Kubernetes only.
 #[derive(Debug, Args)]

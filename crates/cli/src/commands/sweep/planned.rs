@@ -7,7 +7,7 @@ use super::super::error::CliError;
 use super::super::resolve::set_data;
 use crate::sweep::search::{Search, SearchRecord};
 use crate::sweep::{Configure, PlannedRun, Run, SweepFile, Trials};
-use phalanx_trainer::config::{Catalogue, Config, Resolved};
+use phalanx_config::{Catalogue, Config, Resolved};
 
 /// The source of the configurations of runs.
 pub(super) struct Configuration {

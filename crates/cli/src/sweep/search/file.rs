@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::space::Space;
-use phalanx_trainer::config::Goal;
+use phalanx_config::Goal;
 
 /// A search: keys whose values are drawn, for each combination of the axes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

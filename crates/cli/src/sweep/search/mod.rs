@@ -24,7 +24,7 @@ mod record;
 
 pub use draw::draw;
 pub use file::{Best, Method, Prune, PruneKind, Search};
-pub use phalanx_trainer::config::Goal;
+pub use phalanx_config::Goal;
 pub use prune::{Peer, Rungs, StopDecision};
 pub use record::{RecordedEnd, RecordedSearch, RecordedTrial, SearchRecord};
 pub use space::{Between, Number, SearchKey, Space};

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::file::{Prune, PruneKind};
+use phalanx_config::Goal;
 use phalanx_run::Line;
-use phalanx_trainer::config::Goal;
 
 /// The values of a trial at the steps of decisions.
 #[derive(Debug, Clone, PartialEq, Default)]

@@ -13,8 +13,8 @@ use crate::tasks::cvae::{self, CvaeSettings};
 use crate::tasks::presets::PRESETS;
 use crate::tasks::text::Texts;
 use phalanx_checkpoint::{EMA, MODEL};
+use phalanx_config::{Catalogue, Config, Resolved};
 use phalanx_run::RunFolder;
-use phalanx_trainer::config::{Catalogue, Config, Resolved};
 use phalanx_trainer::engine::{Setup, StepInput, TrainError, newest_checkpoint};
 
 use super::DiffusionSettings;
@@ -175,8 +175,7 @@ fn configuration(config: &Config, settings: &DiffusionSettings) -> Result<Resolv
         .collect();
     let catalogue =
         Arc::new(Catalogue { tasks: schemas, presets: presets.collect(), ..Catalogue::default() });
-    let wrong =
-        |error: phalanx_trainer::config::ConfigError| TrainError::Setup(format!("the first stage: {error}"));
+    let wrong = |error: phalanx_config::ConfigError| TrainError::Setup(format!("the first stage: {error}"));
     match settings.first_run(config) {
         Some(first) => catalogue.resolve(Some(&first.preset), &first.sets).map_err(wrong),
         None => {

@@ -5,10 +5,10 @@ use phalanx_models::diffusion::{BetaSchedule, NoiseSchedule, Objective, Predicti
 
 use crate::tasks::autoencoder_kl::{check_pixels, check_widths};
 use crate::tasks::text::TextSettings;
-use phalanx_trainer::config::{Config, Relations};
+use phalanx_config::{Config, Relations};
 use phalanx_trainer::engine::{FirstRun, TrainError};
 
-phalanx_trainer::settings! {
+phalanx_config::settings! {
     /// The settings of diffusion.
     pub(in crate::tasks) struct DiffusionSettings {
         /// Denoise latent images of a first stage instead of pixels.
@@ -31,7 +31,7 @@ phalanx_trainer::settings! {
     }
 }
 
-phalanx_trainer::settings! {
+phalanx_config::settings! {
     /// The shape of the U-Net.
     pub(in crate::tasks) struct UNetSettings {
         /// Channels of each level of the U-Net, from the whole size inwards; each next level has half the size.
@@ -56,7 +56,7 @@ phalanx_trainer::settings! {
     }
 }
 
-phalanx_trainer::settings! {
+phalanx_config::settings! {
     /// The noise schedule and the prediction target, which training and sampling share, and the weights of the loss.
     pub(in crate::tasks) struct TargetSettings {
         /// The prediction target of the network.
@@ -83,7 +83,7 @@ phalanx_trainer::settings! {
     }
 }
 
-phalanx_trainer::settings! {
+phalanx_config::settings! {
     /// The way from noise to pictures.
     pub(in crate::tasks) struct SamplingSettings {
         /// The sampler.
@@ -101,7 +101,7 @@ phalanx_trainer::settings! {
     }
 }
 
-phalanx_trainer::settings! {
+phalanx_config::settings! {
     /// The text encoder of captions.
     pub(in crate::tasks) struct CaptionSettings {
         /// The weights of `model.text_weights` are held fixed.

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use phalanx_config::Config;
 use phalanx_data::{BatchSource, CollatedDataset, PadTo, SentencesConfig, SentencesDataset, Split};
 use phalanx_models::{BertConfig, BertMasked};
 use phalanx_tensor::Value;
 use phalanx_tensor::loss::{CrossEntropyOptions, LossDivisor, RowTargets};
 use phalanx_text::{MaskedCollation, MaskedTexts, MaskingConfig, SequenceLengths, TokenBlocks};
-use phalanx_trainer::config::Config;
 use phalanx_trainer::engine::{
     Setup, StepInput, TaskSpec, TextLength, TextUse, TrainError, Training, TransformersModels,
 };
@@ -22,7 +22,7 @@ use super::text::{Vocabulary, check_generated};
 /// Generated test texts.
 const TEST_TEXTS: usize = 500;
 
-phalanx_trainer::settings! {
+phalanx_config::settings! {
     /// The settings of a BERT that restores masked tokens.
     pub(in crate::tasks) struct BertSettings {
         /// The share of the tokens of a text that are to be restored, other ones in each epoch.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use candle_core::{Device, Tensor};
+use phalanx_config::Config;
 use phalanx_data::{BatchSource, CollatedDataset, JudgedSentences, Links, PadTo, SentencesDataset, Split};
 use phalanx_models::{BertClassifier, BertConfig, EncoderInput};
 use phalanx_tensor::loss::cross_entropy;
@@ -13,7 +14,6 @@ use phalanx_text::{
     LabelKeys, LabelledCollation, LabelledDocuments, LabelledTexts, LabelledTokens, PaddedRows, Segments,
     Tokenizer,
 };
-use phalanx_trainer::config::Config;
 use phalanx_trainer::engine::{
     ClassScores, Loss, Setup, StepInput, TaskSpec, TextInput, TextLength, TrainError, Training,
     TransformersModels,
@@ -45,7 +45,7 @@ const TRANSFORMERS: TransformersModels = TransformersModels {
     length: TextLength::WHOLE,
 };
 
-phalanx_trainer::settings! {
+phalanx_config::settings! {
     /// The settings of a BERT that classifies texts.
     pub(in crate::tasks) struct BertClassifierSettings {
         /// The key of a text, in lines of JSON, or its column in a table.

@@ -1,17 +1,17 @@
 //! The settings that encoders share, and their tokens.
 
+use phalanx_config::{Config, Relations};
 use phalanx_data::{JudgedSentences, SentencesDataset};
 use phalanx_models::{BertConfig, EncoderInput};
 use phalanx_tensor::Value;
 use phalanx_text::{EncoderTokens, Tokenizer, TokenizerChoice};
-use phalanx_trainer::config::{Config, Relations};
 use phalanx_trainer::engine::{StepInput, TrainError};
 
 use super::columns::Columns;
 use super::published;
 use super::text::{TextSettings, Vocabulary};
 
-phalanx_trainer::settings! {
+phalanx_config::settings! {
     /// The settings of an encoder.
     pub(in crate::tasks) struct EncoderKeys {
         /// The number of layers.

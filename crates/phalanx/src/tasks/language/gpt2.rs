@@ -1,14 +1,14 @@
 //! GPT-2.
 
+use phalanx_config::Config;
 use phalanx_models::{FeedForwardActivation, Gpt2, Gpt2Config};
-use phalanx_trainer::config::Config;
 use phalanx_trainer::engine::{Setup, TaskSpec, TextLength, TrainError, Training, TransformersModels};
 
 use super::settings::{LanguageSettings, TextKeys, keeping_files};
 use super::text::{TextSettings, Vocabulary};
 use super::{ROWS, published, training};
 
-phalanx_trainer::settings! {
+phalanx_config::settings! {
     /// The settings of a GPT-2.
     pub(in crate::tasks) struct Gpt2Settings {
         /// The number of layers.

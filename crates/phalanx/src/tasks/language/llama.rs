@@ -1,14 +1,14 @@
 //! Decoders of the family of Llama.
 
+use phalanx_config::{Config, Relations};
 use phalanx_models::{Decoder, DecoderConfig, ExpertsConfig, RotaryConfig, RotaryScaling};
-use phalanx_trainer::config::{Config, Relations};
 use phalanx_trainer::engine::{Setup, TaskSpec, TextLength, TrainError, Training, TransformersModels};
 
 use super::settings::{LanguageSettings, TextKeys, keeping_files};
 use super::text::{TextSettings, Vocabulary};
 use super::{ROWS, published, training};
 
-phalanx_trainer::settings! {
+phalanx_config::settings! {
     /// The settings of a decoder like Llama's.
     pub(in crate::tasks) struct LlamaSettings {
         /// The number of layers.

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use phalanx_config::{Config, Relations};
 use phalanx_data::{BatchSource, CollatedDataset, DataError, PadTo, PairedSentences, Split};
 use phalanx_models::{TranslationConfig, TranslationLayout, TranslationTokens, Translator};
 use phalanx_tensor::Value;
@@ -11,7 +12,6 @@ use phalanx_text::{
     BleuCounts, Languages, MARIAN_FILES, PairCollation, PairTokens, TOKENIZER_FILE, TokenPairs,
     TranslationTokenizer,
 };
-use phalanx_trainer::config::{Config, Relations};
 use phalanx_trainer::engine::{
     KeptFile, Setup, StepInput, TaskSpec, TextLength, TextUse, TrainError, Training, TransformersModels,
     number,
@@ -40,7 +40,7 @@ const TRANSFORMERS: TransformersModels = TransformersModels {
     length: TextLength::WHOLE,
 };
 
-phalanx_trainer::settings! {
+phalanx_config::settings! {
     /// The settings of a translation model.
     pub(in crate::tasks) struct MarianSettings {
         /// The layers of the encoder, and as many of the decoder.

@@ -1,12 +1,12 @@
 //! The settings that language models share: their texts, and their sizes in files of transformers.
 
-use phalanx_trainer::config::{Config, Settings};
+use phalanx_config::{Config, Settings};
 use phalanx_trainer::engine::{TaskSpec, TrainError};
 
 use super::text::{TextSettings, Vocabulary};
 use super::{CONFIG, TOKENIZER};
 
-phalanx_trainer::settings! {
+phalanx_config::settings! {
     /// The settings of the texts of a model that predicts the next token.
     pub(in crate::tasks) struct TextKeys {
         /// The `config.json` or the folder of a published model: its sizes are in place of the keys of sizes. Its weights are read by

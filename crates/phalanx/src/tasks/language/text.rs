@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use phalanx_config::{Config, Relations};
 use phalanx_data::{
     BatchSource, CollatedDataset, PadTo, SentencesConfig, SentencesDataset, SequenceCollation,
     SequenceConfig, Split,
@@ -12,7 +13,6 @@ use phalanx_text::{
     Corpus, CorpusConfig, DocumentBorders, TokenWindows, Tokenizer, TokenizerChoice, WindowCollation,
     WindowsConfig,
 };
-use phalanx_trainer::config::{Config, Relations};
 use phalanx_trainer::engine::TrainError;
 
 use super::newest::{Newest, changed};

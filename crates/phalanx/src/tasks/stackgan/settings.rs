@@ -5,9 +5,9 @@ use phalanx_models::StackGanConfig;
 use phalanx_models::stackgan::{AdversarialLoss, ConditioningActivation};
 
 use crate::tasks::text::TextSettings;
-use phalanx_trainer::config::{Config, Relations};
+use phalanx_config::{Config, Relations};
 
-phalanx_trainer::settings! {
+phalanx_config::settings! {
     /// The settings of StackGAN.
     pub(in crate::tasks) struct StackGanSettings {
         /// Which stage is trained: `1`; `2`, over the first one of `model.stage1`; or `both`, one after the other.
@@ -29,7 +29,7 @@ phalanx_trainer::settings! {
     }
 }
 
-phalanx_trainer::settings! {
+phalanx_config::settings! {
     /// Sizes of the networks of both stages, and the settings of their training.
     pub(in crate::tasks) struct GanSettings {
         /// Numbers of a condition, which the conditioning augmentation draws for a text.

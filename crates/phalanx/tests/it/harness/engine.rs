@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use phalanx_config::{Detail, Resolved};
 use phalanx_run::{RunFolder, StopFlag};
-use phalanx_trainer::config::{Detail, Resolved};
 use phalanx_trainer::engine::{Event, Observer, StepReport, World, train, train_replicas};
 
 /// The words of lines of settings.

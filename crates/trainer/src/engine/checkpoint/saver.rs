@@ -11,10 +11,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value};
 
-use crate::config::Config;
 use crate::engine::distributed::{Distributed, StopReason};
 use crate::engine::error::TrainError;
 use phalanx_checkpoint::{Checkpoint, CheckpointError, NewFile, Retention, StagingFolder};
+use phalanx_config::Config;
 use phalanx_run::RunFolder;
 
 /// The notice that a rank has written its part. It carries the ticket of the folder.

@@ -9,8 +9,8 @@ use phalanx_data::BatchSource;
 
 use super::images::ConfiguredImages;
 use super::open::Images;
-use crate::config::{Config, OnDamage};
 use crate::engine::TrainError;
+use phalanx_config::{Config, OnDamage};
 
 /// The outcome of reading all images.
 #[derive(Debug, Clone)]

@@ -15,8 +15,8 @@ use phalanx_data::{
 
 use super::open::{Images, OpenedSplits, scene_objects};
 use super::transforms::transforms;
-use crate::config::{Config, DataKind, OnDamage};
 use crate::engine::TrainError;
+use phalanx_config::{Config, DataKind, OnDamage};
 
 /// The images of a configuration: those chosen for training, and those for testing.
 pub(super) struct ConfiguredImages {

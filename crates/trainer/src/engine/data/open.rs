@@ -16,8 +16,8 @@ use phalanx_data::{
 };
 
 use super::transforms::read_side;
-use crate::config::{Config, DataConfig, DataKind};
 use crate::engine::TrainError;
+use phalanx_config::{Config, DataConfig, DataKind};
 
 /// A dataset of images, shared with the threads that read it.
 pub(in crate::engine) type Images = Arc<ImageDataset>;

@@ -8,8 +8,8 @@ use phalanx_run::{RunError, write_aside};
 use serde::{Deserialize, Serialize};
 
 use super::Data;
-use crate::config::Config;
 use crate::engine::TrainError;
+use phalanx_config::Config;
 
 /// The data of a run: the keys that name them, and the fingerprint of each split.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

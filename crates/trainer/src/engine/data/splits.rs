@@ -16,9 +16,9 @@ use super::device_cache::DeviceCache;
 use super::feed::{self, Feed, TestBatch};
 use super::images::ConfiguredImages;
 use super::transforms::mixing;
-use crate::config::Config;
 use crate::engine::distributed::{Distributed, RankBatch};
 use crate::engine::{Plan, TrainError};
+use phalanx_config::Config;
 
 /// The training and the test split of a rank.
 pub(in crate::engine) struct Data {

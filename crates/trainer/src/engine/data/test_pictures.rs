@@ -6,8 +6,8 @@ use phalanx_run::PlanarPicture;
 
 use super::images::ConfiguredImages;
 use super::{Batch, Data};
-use crate::config::Config;
 use crate::engine::TrainError;
+use phalanx_config::Config;
 
 /// The array of a batch that has the images.
 const IMAGES: &str = "images";

@@ -6,8 +6,8 @@ use phalanx_data::transform::{
     TransformConfig,
 };
 
-use crate::config::{Config, DataConfig};
 use crate::engine::TrainError;
+use phalanx_config::{Config, DataConfig};
 
 /// The side of the images that the model gets, in pixels.
 fn side(config: &Config) -> Result<u32, TrainError> {

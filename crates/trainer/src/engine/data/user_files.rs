@@ -10,8 +10,8 @@ use phalanx_tensor::ComputeDevice;
 
 use super::Batch;
 use super::transforms::transforms;
-use crate::config::Config;
 use crate::engine::TrainError;
+use phalanx_config::Config;
 
 /// Image files of a user, prepared as the test images of a configuration.
 pub(in crate::engine) struct UserFiles {

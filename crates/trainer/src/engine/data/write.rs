@@ -6,8 +6,8 @@ use std::sync::{Mutex, PoisonError};
 
 use super::images::ConfiguredImages;
 use super::open::Images;
-use crate::config::Config;
 use crate::engine::TrainError;
+use phalanx_config::Config;
 
 /// The images of a split that were written.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,8 +11,8 @@ use super::exchange::Exchange;
 use super::roster::Roster;
 use super::world::{Link, World};
 use super::{Distributed, Job};
-use crate::config::Config;
 use crate::engine::error::TrainError;
+use phalanx_config::Config;
 use phalanx_run::StopFlag;
 
 /// Ranks that have met.

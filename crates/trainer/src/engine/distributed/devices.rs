@@ -5,9 +5,9 @@ use phalanx_sharding::{MeshLayout, ProcessMesh, Strategy};
 
 use super::world::World;
 use super::{Cores, mpi};
-use crate::config::{Config, ParallelConfig, Transport};
 use crate::engine::device::Device;
 use crate::engine::error::TrainError;
+use phalanx_config::{Config, ParallelConfig, Transport};
 
 /// The device of a rank, its cores, and the mesh that networks are shared on.
 pub(super) struct Devices {

@@ -7,9 +7,9 @@ use phalanx_collectives::{Communicator, Newcomers, RebuiltWorld, WorldConfig, re
 use super::exchange::Exchange;
 use super::roster::PreviousWorld;
 use super::{Distributed, Job};
-use crate::config::Config;
 use crate::engine::device::{Device, HOST};
 use crate::engine::error::TrainError;
+use phalanx_config::Config;
 
 /// The wait for newcomers that have just announced themselves.
 const NEWCOMER_TIMEOUT: Duration = Duration::from_secs(5);

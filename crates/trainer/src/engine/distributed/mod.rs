@@ -52,7 +52,7 @@ pub use world::{World, in_one_process, invited_world, launcher_world, require_se
 
 use super::device::Device;
 use super::error::TrainError;
-use crate::config::Config;
+use phalanx_config::Config;
 use phalanx_run::host_name;
 
 /// The other ranks; none, for the only rank.

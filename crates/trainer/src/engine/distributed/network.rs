@@ -9,8 +9,8 @@ use phalanx_sharding::{
 use phalanx_tensor::{Key, Param, ParamBucket, ParamStore, ProcessGroup};
 
 use super::{Distributed, Traffic};
-use crate::config::{Config, mib};
 use crate::engine::error::TrainError;
+use phalanx_config::{Config, mib};
 
 /// The groups of ranks that have samples of a batch.
 #[derive(Debug, Clone, Default)]

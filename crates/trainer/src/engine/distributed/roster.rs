@@ -8,8 +8,8 @@ use phalanx_collectives::{Communicator, Control, RebuiltWorld, WorldConfig};
 use super::exchange::Exchange;
 use super::world::World;
 use super::{Distributed, Job};
-use crate::config::Config;
 use crate::engine::error::TrainError;
+use phalanx_config::Config;
 use phalanx_run::StopFlag;
 use phalanx_run::host_name;
 

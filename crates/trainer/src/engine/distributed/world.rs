@@ -7,8 +7,8 @@ use std::time::Duration;
 use phalanx_collectives::{Communicator, Secret, WorldConfig, connect_watched};
 use phalanx_sharding::Ranks;
 
-use crate::config::{Config, SecretPolicy};
 use crate::engine::error::TrainError;
+use phalanx_config::{Config, SecretPolicy};
 use phalanx_run::Invitation;
 use phalanx_run::{SUPERVISED, StopFlag};
 

@@ -12,11 +12,11 @@ use phalanx_tensor::{ComputeDevice, Context, Session, Tape, Value};
 use super::judged_answer::{JudgedAnswer, JudgedSum};
 use super::pictures::{ImageFeatures, Pictures};
 use super::scenes::SceneAnswers;
-use crate::config::Config;
 use crate::engine::checkpoint::newest_checkpoint;
 use crate::engine::data::{Batch, DataRecord, attributes, picture_transform};
 use crate::engine::error::TrainError;
 use crate::engine::training::{BuildTarget, Built, Evaluator, StepInput, Weights};
+use phalanx_config::Config;
 use phalanx_run::{ConfusionMatrix, RunFolder};
 
 /// An evaluator with its network in memory.

@@ -36,7 +36,7 @@ use super::data::Data;
 use super::distributed::Distributed;
 use super::error::TrainError;
 use super::training::{AnyTraining, Drawing, DrawingKind, Task, planar};
-use crate::config::Config;
+use phalanx_config::Config;
 
 /// The evaluators of a run, and the features of real images.
 pub(super) struct GenerativeMetrics {

@@ -2,11 +2,11 @@
 
 use phalanx_tensor::{AdaptedLayer, ComputeDevice, Param};
 
-use crate::config::Config;
 use crate::engine::TrainError;
 use crate::engine::distributed::Network;
 use crate::engine::training::{BuildTarget, Task, Weights};
 use crate::engine::weights::peft::{self, PeftConfig};
+use phalanx_config::Config;
 
 /// The classes of transformers that load models, with the names of their tasks in peft.
 const TASKS: [(&str, &str); 3] = [

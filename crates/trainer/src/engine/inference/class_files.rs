@@ -5,10 +5,10 @@ use std::path::Path;
 use phalanx_run::{ClassReport, Mistake, RunError, confusion_svg, mistakes_svg, write_aside};
 
 use super::tally::{ClassTally, WrongPrediction};
-use crate::config::Config;
 use crate::engine::data::Data;
 use crate::engine::error::TrainError;
 use crate::engine::training::Classes;
+use phalanx_config::Config;
 
 /// Builds the report of a classifier's evaluation on the rank that loads data.
 pub(in crate::engine) fn class_report(

@@ -3,11 +3,11 @@
 use phalanx_sharding::{MemoryPlan, ShardingError, Strategy, Workload};
 use phalanx_tensor::{ComputeDevice, ParamBucket, TensorRank};
 
-use crate::config::{Config, Offload};
 use crate::engine::distributed::{Network, sync_options};
 use crate::engine::stages::Stages;
 use crate::engine::training::{BuildTarget, Built, StageTarget, Task, Weights};
 use crate::engine::{TrainError, optimize};
+use phalanx_config::{Config, Offload};
 
 /// The memory plans of a model under several strategies.
 #[derive(Debug, Clone)]

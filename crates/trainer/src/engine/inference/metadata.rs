@@ -6,9 +6,9 @@ use phalanx_tensor::io::TensorFile;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::config::Config;
 use crate::engine::TrainError;
 use crate::engine::data::Preparation;
+use phalanx_config::Config;
 
 /// The key of the description in the metadata of a safetensors file and in `config.json`.
 pub const METADATA_KEY: &str = "phalanx";

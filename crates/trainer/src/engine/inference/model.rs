@@ -6,12 +6,12 @@ use std::sync::Arc;
 use phalanx_tensor::{Context, Session};
 
 use super::{TrainedModel, TrainedWeights};
-use crate::config::Config;
 use crate::engine::device::Device;
 use crate::engine::distributed::{Cores, Network};
 use crate::engine::training::{BuildTarget, Built, Task, Weights};
 use crate::engine::weights::{HeadRule, load, load_adapters};
 use crate::engine::{TrainError, precision};
+use phalanx_config::Config;
 
 /// Loads weights of another program.
 fn load_foreign(built: &Built, path: &Path) -> Result<(), TrainError> {

@@ -9,9 +9,9 @@ use phalanx_tensor::{Graph, Key, Precision, Session, Tape, TensorError, Value};
 
 use super::model::InferenceModel;
 use super::{METADATA_KEY, ModelMetadata, TrainedModel};
-use crate::config::{Config, DeviceKind, Offload};
 use crate::engine::TrainError;
 use crate::engine::training::{ForwardOutput, ForwardPass, Task};
+use phalanx_config::{Config, DeviceKind, Offload};
 use phalanx_run::{RunError, write_aside};
 
 /// The seed of reference inputs.

@@ -7,10 +7,10 @@ use phalanx_tensor::{Tape, Value};
 
 use super::model::InferenceModel;
 use super::{Picture, TrainedModel};
-use crate::config::Config;
 use crate::engine::TrainError;
 use crate::engine::data::{FileBatch, UnreadableImage, UserFiles};
 use crate::engine::training::{ForwardInput, ForwardPass, OutputMeaning, Task, TextInput};
+use phalanx_config::Config;
 
 /// The options of predictions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

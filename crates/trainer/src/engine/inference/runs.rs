@@ -7,13 +7,13 @@ use phalanx_tensor::{ParamBucket, Tape};
 
 use super::model::InferenceModel;
 use super::{Drawn, GridStyle, TestPass, TrainedModel, class_report, evaluate, grid_of, write_class_files};
-use crate::config::Config;
 use crate::engine::data::Data;
 use crate::engine::distributed::{BatchGroups, Distributed, Network};
 use crate::engine::generative_metrics::{ConfusedValues, GenerativeMetrics};
 use crate::engine::training::{Drawing, Task, Weights, Writing, WrittenPart, WrittenTexts};
 use crate::engine::weights::check_configured;
 use crate::engine::{Plan, TrainError, optimize};
+use phalanx_config::Config;
 use phalanx_run::{ClassReport, TextUse};
 
 /// The evaluation of a trained model.

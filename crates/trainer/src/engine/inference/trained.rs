@@ -6,11 +6,11 @@ use phalanx_checkpoint::Checkpoint;
 use phalanx_run::RunFolder;
 
 use super::ModelMetadata;
-use crate::config::Config;
 use crate::engine::TrainError;
 use crate::engine::checkpoint::newest_checkpoint;
 use crate::engine::data::{DataRecord, class_names};
 use crate::engine::training::Task;
+use phalanx_config::Config;
 
 /// The weights of a trained model.
 #[derive(Debug, Clone)]

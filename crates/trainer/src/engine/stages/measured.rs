@@ -11,10 +11,10 @@ use phalanx_tensor::host::with_host_bytes;
 use phalanx_tensor::{ComputeDevice, Context, Session, StageRole, TensorError, TracedPass};
 
 use super::trace::{first_micro_batch, other_ranks, tensor_rank, traced};
-use crate::config::Config;
 use crate::engine::first_step::{FirstForward, FirstStep};
 use crate::engine::training::{Built, StageTarget, Task};
 use crate::engine::{TrainError, precision};
+use phalanx_config::Config;
 
 /// A block of a model on this machine.
 #[derive(Debug, Clone, PartialEq)]

@@ -19,7 +19,7 @@ use super::TrainError;
 use super::data::Data;
 use super::first_step::FirstStep;
 use super::training::{Evaluated, Task};
-use crate::config::Config;
+use phalanx_config::Config;
 
 /// The stages of a training.
 #[derive(Debug)]

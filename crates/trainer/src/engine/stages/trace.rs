@@ -8,11 +8,11 @@ use phalanx_tensor::{
     TracedPass, ValueTrace, take_peak_recorded_bytes,
 };
 
-use crate::config::Config;
 use crate::engine::TrainError;
 use crate::engine::data::MicroBatch;
 use crate::engine::first_step::FirstStep;
 use crate::engine::training::{Built, StepInput};
+use phalanx_config::Config;
 
 /// The passes of a training.
 pub(super) struct Traced {

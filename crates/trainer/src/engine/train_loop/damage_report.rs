@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use phalanx_run::{RunError, write_aside};
 
 use super::run::Run;
-use crate::config::OnDamage;
 use crate::engine::TrainError;
+use phalanx_config::OnDamage;
 
 /// The largest number of images that are named on the console.
 const MAX_NAMED: usize = 3;

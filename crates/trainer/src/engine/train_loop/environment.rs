@@ -11,12 +11,12 @@ use phalanx_tensor::{
 
 use super::sample_kind::SampleKind;
 use super::state::TrainState;
-use crate::config::Config;
 use crate::engine::distributed::Distributed;
 use crate::engine::peak::PeakRate;
 use crate::engine::stages::Stages;
 use crate::engine::training::{BuildTarget, Notices, StageTarget, Task, Weights};
 use crate::engine::{Plan, TrainError};
+use phalanx_config::Config;
 use phalanx_run::RunFolder;
 
 /// The parts of a run that stay the same from its first step to its last.

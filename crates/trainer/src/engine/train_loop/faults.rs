@@ -6,8 +6,8 @@ use phalanx_collectives::Clock;
 use phalanx_tensor::Key;
 
 use super::state::TrainState;
-use crate::config::{BitFlip, Config, Stall, StallPlace};
 use crate::engine::TrainError;
+use phalanx_config::{BitFlip, Config, Stall, StallPlace};
 
 /// A delay of a rank in every step.
 #[derive(Debug, Clone, PartialEq)]

@@ -9,12 +9,12 @@ use phalanx_tensor::Context;
 use serde_json::Map;
 
 use super::state::TrainState;
-use crate::config::Config;
 use crate::engine::checkpoint::{codec_file, codec_state, own_file};
 use crate::engine::distributed::{Distributed, Network};
 use crate::engine::training::{BuildTarget, Task, Weights};
 use crate::engine::{Plan, TrainError, precision};
 use phalanx_checkpoint::{Checkpoint, EMA, MODEL, NewFile, NewPiece, StagingFolder};
+use phalanx_config::Config;
 
 /// Builds the state of a one-rank training any number of times.
 pub struct Resumable {

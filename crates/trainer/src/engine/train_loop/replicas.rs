@@ -5,11 +5,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use phalanx_collectives::{CommError, Communicator, threads, threads_over};
 
 use super::train::train;
-use crate::config::Resolved;
 use crate::engine::distributed::World;
 use crate::engine::error::TrainError;
 use crate::engine::observer::{NoopObserver, Observer};
 use crate::engine::training::Task;
+use phalanx_config::Resolved;
 use phalanx_run::RunFolder;
 use phalanx_run::{REPLICA_THREAD, StopFlag};
 

@@ -8,7 +8,6 @@ use phalanx_run::WeightsRecord;
 use super::reporter::{last_evaluated, lines_until};
 use super::run::Run;
 use super::sample_kind::SampleKind;
-use crate::config::Resolved;
 use crate::engine::TrainError;
 use crate::engine::checkpoint::{find_checkpoint, saved_step};
 use crate::engine::data::DataRecord;
@@ -16,6 +15,7 @@ use crate::engine::distributed::Network;
 use crate::engine::observer::Event;
 use crate::engine::training::Task;
 use crate::engine::weights::HeadRule;
+use phalanx_config::Resolved;
 
 impl Run<'_> {
     /// Resumes from the newest checkpoint, if there is one. All ranks agree on which. Otherwise reads the weights that the run begins

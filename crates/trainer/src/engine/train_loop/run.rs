@@ -14,7 +14,6 @@ use super::selection::{Selection, check_measure, check_range_test};
 use super::state::TrainState;
 use super::step::StepRunner;
 use super::world::WorldChanges;
-use crate::config::{Config, Resolved};
 use crate::engine::checkpoint::{Saved, mark_saved};
 use crate::engine::data::Data;
 use crate::engine::distributed::{AgreedAction, Distributed, Network};
@@ -25,6 +24,7 @@ use crate::engine::stages::Stages;
 use crate::engine::step_outline::check_cuts;
 use crate::engine::training::{ImageSource, Notices, Task};
 use crate::engine::{TrainError, optimize, precision};
+use phalanx_config::{Config, Resolved};
 use phalanx_run::{NextCommands, RunFolder, Summary};
 
 /// The end of a run that has not failed.

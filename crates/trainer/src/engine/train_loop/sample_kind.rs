@@ -2,8 +2,8 @@
 
 use phalanx_run::TextUse;
 
-use crate::config::SampleConfig;
 use crate::engine::training::{AnyTraining, ImageSource};
+use phalanx_config::SampleConfig;
 
 /// The samples that a run writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

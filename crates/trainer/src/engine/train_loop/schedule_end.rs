@@ -1,8 +1,8 @@
 //! Messages about the end of a run and of its learning-rate schedule, which `--steps` does not move.
 
 use super::environment::Environment;
-use crate::config::{Config, ScheduleKind};
 use crate::engine::optimize::warm_up;
+use phalanx_config::{Config, ScheduleKind};
 
 impl Environment<'_> {
     /// Returns the message that all steps of the plan are done, with the way to train longer.

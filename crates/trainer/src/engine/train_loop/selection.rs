@@ -4,11 +4,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::environment::Environment;
-use crate::config::{BestMeasure, Config, ScheduleKind, nearest};
 use crate::engine::TrainError;
 use crate::engine::distributed::Distributed;
 use crate::engine::training::{AnyTraining, TrainingOutline};
 use phalanx_checkpoint::{Checkpoint, Retention};
+use phalanx_config::{BestMeasure, Config, ScheduleKind, nearest};
 use phalanx_run::{BestEvaluation, Line};
 
 /// The entry of a checkpoint's index.
@@ -287,7 +287,7 @@ impl SelectionRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Goal;
+    use phalanx_config::Goal;
 
     #[test]
     fn an_evaluation_counts_once_and_only_better_ones_are_the_best() {

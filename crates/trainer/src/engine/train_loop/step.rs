@@ -7,13 +7,13 @@ use super::faults::Faults;
 use super::meter::{StepCost, timed};
 use super::schedule::{MicroBatchSchedule, PhasePass, schedule};
 use super::state::{PendingUpdate, TrainState};
-use crate::config::StallPlace;
 use crate::engine::data::{Feed, StepSamples};
 use crate::engine::distributed::{Distributed, Network, Traffic};
 use crate::engine::graphs::GraphCapture;
 use crate::engine::observer::UpdateReport;
 use crate::engine::training::Measure;
 use crate::engine::{StepReport, TrainError};
+use phalanx_config::StallPlace;
 use phalanx_run::resident_memory;
 
 /// A step whose losses have not been read: a device may still compute them.

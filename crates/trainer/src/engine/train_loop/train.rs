@@ -8,7 +8,6 @@ use phalanx_tensor::{ComputeDevice, TensorRank};
 use super::reporter::{prepare, write_partial};
 use super::run::{Run, RunEnd};
 use super::selection::{check_measure, check_range_test};
-use crate::config::{Config, Resolved};
 use crate::engine::data::Data;
 use crate::engine::distributed::{Distributed, World};
 use crate::engine::observer::Observer;
@@ -16,6 +15,7 @@ use crate::engine::stages::Stages;
 use crate::engine::step_outline::check_cuts;
 use crate::engine::training::{BuildTarget, Task, Weights};
 use crate::engine::{TrainError, weights};
+use phalanx_config::{Config, Resolved};
 
 /// Trains a task as one rank of `world`, until the configured step or until `stop` is raised on any rank. Resumes from the newest
 /// complete checkpoint in `folder`, if there is one.

@@ -17,11 +17,11 @@ use super::of_run::load_of_run;
 use super::phase::Training;
 use super::rule_use::RuleUse;
 use super::weight_names::WeightNames;
-use crate::config::{Config, Offload, mib};
 use crate::engine::data::{attributes, num_classes};
 use crate::engine::distributed::{Distributed, Network, listener};
 use crate::engine::error::TrainError;
 use phalanx_checkpoint::{Checkpoint, EMA};
+use phalanx_config::{Config, Offload, mib};
 
 /// The source of initial weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

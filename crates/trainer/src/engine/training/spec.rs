@@ -9,8 +9,8 @@ use phalanx_run::{RunError, write_aside};
 use super::phase::Training;
 use super::reference::ReferenceModel;
 use super::setup::{BuildTarget, Built, Setup};
-use crate::config::{Config, Relations, Settings, TaskSchema};
 use crate::engine::error::TrainError;
+use phalanx_config::{Config, Relations, Settings, TaskSchema};
 
 type BuildFn = Arc<dyn Fn(Setup<'_>) -> Result<Built, TrainError> + Send + Sync>;
 type FirstFn = Arc<dyn Fn(&Config) -> Option<FirstRun> + Send + Sync>;

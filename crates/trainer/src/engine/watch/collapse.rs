@@ -7,9 +7,9 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use crate::config::WatchConfig;
 use crate::engine::observer::PhaseReport;
 use crate::engine::training::Phase;
+use phalanx_config::WatchConfig;
 
 /// Detects collapsed networks by the losses and measures of watched phases.
 #[derive(Debug)]

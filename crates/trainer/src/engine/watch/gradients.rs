@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::config::WatchConfig;
 use crate::engine::observer::UpdateReport;
+use phalanx_config::WatchConfig;
 
 /// The least number of norms that a median is taken of.
 const LEAST: usize = 10;

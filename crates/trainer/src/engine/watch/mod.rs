@@ -5,9 +5,9 @@ mod gradients;
 
 use super::StepReport;
 use super::training::Phase;
-use crate::config::WatchConfig;
 use collapse::CollapseDetector;
 use gradients::GradientWatch;
+use phalanx_config::WatchConfig;
 
 /// Watches the reports of a training's steps; see [`WatchConfig`].
 #[derive(Debug)]

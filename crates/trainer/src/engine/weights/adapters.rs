@@ -10,10 +10,10 @@ use super::peft::{PeftConfig, name_here, tensors_of};
 use super::plan::WeightPlan;
 use super::source::WeightSource;
 use super::{load_planned, trained};
-use crate::config::LoraConfig;
 use crate::engine::TrainError;
 use crate::engine::distributed::Network;
 use crate::engine::training::WeightNames;
+use phalanx_config::LoraConfig;
 
 /// Reads the adapters of `lora.from` into the trained networks, with the parameters of `lora.trained`. Each rank reads the elements
 /// that it keeps; all ranks call this together.

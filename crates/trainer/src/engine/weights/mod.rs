@@ -28,7 +28,7 @@ use self::source::{WeightSource, WeightTensors};
 use super::TrainError;
 use super::distributed::Network;
 use super::training::{Built, WeightNames};
-use crate::config::Config;
+use phalanx_config::Config;
 
 /// The treatment of the head of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,8 +8,8 @@ use phalanx_run::Links;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::config::LoraConfig;
 use crate::engine::TrainError;
+use phalanx_config::LoraConfig;
 
 /// The name of the description.
 pub(in crate::engine) const CONFIG: &str = "adapter_config.json";

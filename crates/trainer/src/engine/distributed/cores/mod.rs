@@ -17,7 +17,7 @@ use phalanx_collectives::Communicator;
 
 use super::super::device::Device;
 use super::super::error::TrainError;
-use crate::config::{Bind, Config};
+use phalanx_config::{Bind, Config};
 
 /// The cores of this rank, and a description of those of all ranks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -4,8 +4,8 @@ use phalanx_data::scenes::{NamedObject, Relation, StatedScene};
 use phalanx_data::shapes::{Background, Colour, Shape};
 use phalanx_data::{CaptionedImage, ImageDataset};
 
-use crate::config::{Config, DataKind};
 use crate::engine::TrainError;
+use phalanx_config::{Config, DataKind};
 
 /// An attribute of captions.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -16,12 +16,12 @@ use phalanx_tensor::{Session, Tape};
 
 use super::TrainedModel;
 use super::model::InferenceModel;
-use crate::config::Config;
 use crate::engine::TrainError;
 use crate::engine::data::{Data, OpenedSplits};
 use crate::engine::distributed::Distributed;
 use crate::engine::training::{CaptionReader, Task};
 use attributes::{CaptionAttribute, attributes};
+use phalanx_config::Config;
 use probe::{LinearReader, chance};
 use samples::HeldOut;
 

@@ -4,12 +4,12 @@ use image::RgbImage;
 use phalanx_data::CaptionedImage;
 use phalanx_tensor::{Session, Tape};
 
-use crate::config::Config;
 use crate::engine::TrainError;
 use crate::engine::data::{Batch, Data, TestBatch};
 use crate::engine::distributed::Distributed;
 use crate::engine::inference::Picture;
 use crate::engine::training::{CaptionReader, StepInput, TokenAttention};
+use phalanx_config::Config;
 
 /// The batches of the held-out samples that are explained.
 pub(super) struct HeldOut {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::config::Config;
+use phalanx_config::Config;
 
 /// Sections whose keys change how a run is watched or where it runs, but not what it learns.
 const OTHER_SECTIONS: [&str; 10] =

@@ -1,7 +1,7 @@
 //! The end of a range test: the learning rate rises until the loss diverges.
 
-use crate::config::{Config, ScheduleKind};
 use crate::engine::StepReport;
+use phalanx_config::{Config, ScheduleKind};
 
 /// True if the loss of a range test has diverged since its first step: it is not finite, or over twice as far from 0 as the first.
 pub fn has_diverged(first: f64, loss: f64) -> bool {

@@ -10,10 +10,10 @@ use crate::engine::gauge::Gauge;
 use crate::engine::train_loop::environment::Environment;
 use crate::engine::train_loop::meter::Meter;
 use crate::engine::train_loop::state::TrainState;
-use crate::usage::{
+use phalanx_run::read_metrics;
+use phalanx_usage::{
     CpuEnergy, GpuReading, Powercap, ProgressCounters, ResourceUse, SampledRank, Sampler, StateBytes,
 };
-use phalanx_run::read_metrics;
 
 /// The resources that a rank uses: its GPU and its process.
 pub(super) struct Resources {

@@ -13,13 +13,13 @@ use crate::engine::observer::named;
 use crate::engine::train_loop::environment::Environment;
 use crate::engine::train_loop::world::{Elastic, WorldChanges};
 use crate::engine::training::AnyTraining;
-use crate::usage::{ProcessUsage, RankEnergy, together};
 use phalanx_run::FailureReport;
 use phalanx_run::write_aside;
 use phalanx_run::{
     DeadRank, EnergySummary, Machine, RankSummary, RunError, RunFolder, StagesSummary, Summary, SyncSummary,
     WeightsRecord, curves_svg, peak_memory, read_metrics, synchrony_svg,
 };
+use phalanx_usage::{ProcessUsage, RankEnergy, together};
 
 /// The numbers of a [`RankSummary`] that ranks exchange.
 const FIELDS: usize = 12;

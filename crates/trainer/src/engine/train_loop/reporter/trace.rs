@@ -1,8 +1,8 @@
 //! The trace of a run: each rank records events, and rank 0 merges them.
 
-use crate::config::Config;
 use crate::engine::TrainError;
 use crate::engine::distributed::{Distributed, World};
+use phalanx_config::Config;
 use phalanx_run::write_aside;
 use phalanx_run::{RunError, RunFolder};
 use phalanx_trace::chrome::{self, RankFacts};

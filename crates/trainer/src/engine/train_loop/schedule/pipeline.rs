@@ -14,12 +14,12 @@ use phalanx_sharding::{ReducedStep, StepGuard};
 use phalanx_tensor::{LossFactor, ProcessGroup, Session, StageRole};
 
 use super::{MicroBatchPass, MicroBatchSchedule, PhasePass, no_parts};
-use crate::config::Config;
 use crate::engine::TrainError;
 use crate::engine::data::MicroBatch;
 use crate::engine::distributed::{Network, Traffic};
 use crate::engine::stages::{Stages, schedule_of};
 use crate::engine::training::Measure;
+use phalanx_config::Config;
 
 /// The first channel of messages between stages; each phase has its own.
 const FIRST_CHANNEL: u32 = 1 << 16;

@@ -11,12 +11,12 @@ use phalanx_sharding::{ParallelStrategy, ReducedStep, SyncStats};
 use phalanx_tensor::{Context, Listener, LossFactor, TensorError};
 
 use super::trainable::{DeferredResult, Trainable};
-use crate::config::{Config, LoraConfig};
 use crate::engine::distributed::{Distributed, Network, listener};
 use crate::engine::observer::UpdateReport;
 use crate::engine::training::{AnyTraining, Built, Phase, WeightNames};
 use crate::engine::weights::{self, HeadRule};
 use crate::engine::{Plan, TrainError};
+use phalanx_config::{Config, LoraConfig};
 use phalanx_run::{AdaptersRecord, WeightsRecord};
 
 /// The networks of a training, their optimizers, and the number of steps done.

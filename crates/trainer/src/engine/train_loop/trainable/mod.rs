@@ -20,11 +20,11 @@ use phalanx_tensor::{
     Array, ComputeDevice, Context, LossFactor, ParamBucket, TensorError, Value as Variable,
 };
 
-use crate::config::{Config, Offload};
 use crate::engine::distributed::{Distributed, Network};
 use crate::engine::observer::UpdateReport;
 use crate::engine::training::Measure;
 use crate::engine::{Plan, TrainError, optimize, precision};
+use phalanx_config::{Config, Offload};
 
 /// A network with its optimizer, schedule, averages, clipping and loss scale.
 pub(super) struct Trainable {

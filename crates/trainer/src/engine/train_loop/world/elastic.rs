@@ -14,12 +14,12 @@ use candle_core::Tensor;
 use phalanx_sharding::Partition;
 
 use super::copies::Copies;
-use crate::config::Config;
 use crate::engine::TrainError;
 use crate::engine::distributed::{AgreedAction, Distributed};
 use crate::engine::train_loop::state::TrainState;
 use crate::engine::training::Task;
 use phalanx_checkpoint::StateSnapshot;
+use phalanx_config::Config;
 
 /// The state that a rank keeps in case its world changes.
 pub(in crate::engine::train_loop) struct Elastic<'a> {

@@ -3,8 +3,8 @@
 use super::interface;
 use super::pmi::PmiJob;
 use super::rank_info::{RankInfo, RankNumbers, RankZeroHost};
-use super::variables::{Variables, invalid, port};
-use crate::error::Result;
+use super::variables::{Variables, port};
+use crate::error::{EnvironmentError, Result};
 
 /// Reads the rank that Hydra's variables describe. They contain neither the job's name nor a host; `ask_pmi` returns both.
 pub(super) fn rank_info(
@@ -22,7 +22,8 @@ pub(super) fn rank_info(
             let PmiJob { job, addresses } = ask_pmi(numbers.rank, true)?;
             let advice = "is not set, and rank 0 has not published its addresses; give the host of rank 0 to all ranks: \
                           `mpiexec -genv MASTER_ADDR HOST`";
-            let nearest = interface::nearest(&addresses).ok_or_else(|| invalid("MASTER_ADDR", advice))?;
+            let nearest =
+                interface::nearest(&addresses).ok_or_else(|| EnvironmentError::new("MASTER_ADDR", advice))?;
             (job, RankZeroHost::by_any_address(nearest.to_string()))
         }
     };

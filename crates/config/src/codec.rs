@@ -8,7 +8,7 @@ use super::validate::Relations;
 
 impl CodecConfig {
     /// Returns the codec settings of a network. Random numbers depend on the run's seed and the network's name.
-    pub(crate) fn settings(&self, seed: u64, network: &str) -> CodecSettings {
+    pub fn settings(&self, seed: u64, network: &str) -> CodecSettings {
         let seed =
             network.bytes().fold(seed, |seed, byte| seed.wrapping_mul(257).wrapping_add(u64::from(byte)));
         CodecSettings {
@@ -23,7 +23,7 @@ impl CodecConfig {
     }
 
     /// Returns the rounding of parameters that are gathered or pulled, if any.
-    pub(crate) fn weight_rounding(&self) -> Option<WeightRounding> {
+    pub fn weight_rounding(&self) -> Option<WeightRounding> {
         match self.weights {
             WeightCodec::None => None,
             WeightCodec::Bf16 => Some(WeightRounding::Bf16),

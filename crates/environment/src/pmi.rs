@@ -10,15 +10,15 @@
 use std::net::IpAddr;
 use std::sync::OnceLock;
 
-use crate::error::{CommError, Result};
+use crate::error::{EnvironmentError, Result};
 
 /// The launcher's answers about the job.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct PmiJob {
+pub struct PmiJob {
     /// The job's name.
-    pub(crate) job: String,
+    pub job: String,
     /// The addresses of rank 0, if they were asked for.
-    pub(crate) addresses: Vec<IpAddr>,
+    pub addresses: Vec<IpAddr>,
 }
 
 /// The key of rank 0's addresses.
@@ -27,9 +27,9 @@ const KEY: &str = "phalanx-rank-0";
 /// The most characters of a value that every implementation accepts.
 const MAX_VALUE: usize = 255;
 
-fn problem(problem: impl std::fmt::Display) -> CommError {
+fn problem(problem: impl std::fmt::Display) -> EnvironmentError {
     let problem = format!("{problem}; set MASTER_ADDR and MASTER_PORT to avoid the query");
-    CommError::Environment { variable: "PMI_FD", problem }
+    EnvironmentError { variable: "PMI_FD", problem }
 }
 
 /// Asks the launcher of this process once; later calls return the same answer. With `exchange` all ranks wait for each other.

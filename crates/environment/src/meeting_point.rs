@@ -5,14 +5,14 @@ use std::net::{IpAddr, Ipv4Addr};
 use super::interface;
 use super::rank_info::RankInfo;
 use super::torchrun::DEFAULT_PORT;
-use super::variables::{Variables, invalid, port};
-use crate::error::Result;
+use super::variables::{Variables, port};
+use crate::error::{EnvironmentError, Result};
 
 /// The number of ports of a job. Rank 0 listens at the first free one.
-pub(crate) const PORTS_OF_JOB: u16 = 16;
+pub const PORTS_OF_JOB: u16 = 16;
 
 /// The ports of all jobs, below the ephemeral ports of systems (from 32768 on Linux, 49152 elsewhere).
-pub(crate) const PORTS: std::ops::Range<u16> = 20_000..32_288;
+pub const PORTS: std::ops::Range<u16> = 20_000..32_288;
 
 /// The address where rank 0 listens, and the interface of this rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,7 +32,7 @@ impl RankInfo {
     /// launcher.
     ///
     /// # Errors
-    /// [`crate::CommError::Environment`] if one of them is malformed.
+    /// [`EnvironmentError`](crate::EnvironmentError) if one of them is malformed.
     pub fn meeting_point(&self, get: Variables<'_>) -> Result<MeetingPoint> {
         let (port, ports) = match port(get, "PHALANX_PORT")?.or(self.port) {
             Some(port) => (port, 1),
@@ -48,7 +48,7 @@ impl RankInfo {
         }
         let bind_addr = match get("PHALANX_INTERFACE") {
             Some(text) => interface::parse(text.trim(), master, port)
-                .map_err(|problem| invalid("PHALANX_INTERFACE", problem))?,
+                .map_err(|problem| EnvironmentError::new("PHALANX_INTERFACE", problem))?,
             None if self.rank_0.by_any_address => interface::unspecified_like(master, port),
             None => interface::route_to(master, port),
         };

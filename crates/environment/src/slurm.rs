@@ -3,8 +3,8 @@
 use std::time::{Duration, SystemTime};
 
 use super::rank_info::{RankInfo, RankNumbers, RankZeroHost};
-use super::variables::{Variables, invalid, is_on, number, port};
-use crate::error::Result;
+use super::variables::{Variables, is_on, number, port};
+use crate::error::{EnvironmentError, Result};
 
 /// Reads the rank that the variables of a step of `srun` describe.
 pub(super) fn rank_info(get: Variables<'_>, node_address: &dyn Fn(&str) -> String) -> Result<RankInfo> {
@@ -18,7 +18,10 @@ pub(super) fn rank_info(get: Variables<'_>, node_address: &dyn Fn(&str) -> Strin
     let rank_0 = RankZeroHost::given_or_local(get, &numbers)
         .or_else(|| first_node(get, &NODES_OF_STEP).map(|node| RankZeroHost::at(node_address(&node))))
         .ok_or_else(|| {
-            invalid("MASTER_ADDR", "is not set, and SLURM lists no nodes; it is the host of rank 0")
+            EnvironmentError::new(
+                "MASTER_ADDR",
+                "is not set, and SLURM lists no nodes; it is the host of rank 0",
+            )
         })?;
     let restart = get("SLURM_RESTART_COUNT").unwrap_or_default();
     let step = get("SLURM_STEP_ID").unwrap_or_default();

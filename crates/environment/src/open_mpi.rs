@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use super::interface;
 use super::rank_info::{RankInfo, RankNumbers, RankZeroHost};
 use super::slurm;
-use super::variables::{Variables, invalid, is_on, port};
-use crate::error::Result;
+use super::variables::{Variables, is_on, port};
+use crate::error::{EnvironmentError, Result};
 
 /// Reads the rank that `mpirun`'s variables describe. Version 4 gives the addresses of `mpirun`'s host, version 5 its name as
 /// part of the job's. Rank 0 is on that host unless `mpirun` was told otherwise.
@@ -30,7 +30,8 @@ fn launcher_host(
     node_address: &dyn Fn(&str) -> String,
 ) -> Result<RankZeroHost> {
     const ADVICE: &str = "give the host of rank 0 to all ranks: `mpirun -x MASTER_ADDR=HOST`";
-    let problem = |what: &str| invalid("MASTER_ADDR", format!("is not set, and {what}; {ADVICE}"));
+    let problem =
+        |what: &str| EnvironmentError::new("MASTER_ADDR", format!("is not set, and {what}; {ADVICE}"));
     let unknown = || problem("mpirun does not tell where rank 0 is");
     let elsewhere = || problem("rank 0 is not on the host of mpirun");
     // `mpirun` starts its helpers on the other nodes by `srun`, whose step lacks the first node.

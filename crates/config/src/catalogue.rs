@@ -1,14 +1,12 @@
 //! The catalogue of a program: its tasks with their settings, and its presets.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 
 use toml::Value;
 
-use super::Resolved;
 use super::keys::Config;
-use super::layer::{self, Assignment, Presets};
+use super::layer::Assignment;
 use super::origin::{ConfigError, Origin};
 use super::section::{KeyDoc, Mismatch};
 use super::settings::{Settings, TaskSettings};
@@ -116,61 +114,6 @@ impl Catalogue {
     /// The task called `name`.
     pub fn task(&self, name: &str) -> Option<&TaskSchema> {
         self.tasks.iter().find(|task| task.name == name)
-    }
-
-    /// Composes the preset or file called `name`, or nothing but defaults, overridden by assignments `section.key=value`.
-    ///
-    /// The result is typed but its relations are not checked yet: see [`Resolved::validate`].
-    ///
-    /// # Errors
-    /// All unknown keys and wrong types, with their places; files that cannot be read or go round in a circle.
-    pub fn resolve(self: &Arc<Self>, name: Option<&str>, sets: &[String]) -> Result<Resolved, ConfigError> {
-        self.compose_named(name, sets, false)
-    }
-
-    /// Composes the configuration that a run's folder holds. Of one that an older program has written keys are taken over by
-    /// their new names, and keys of other tasks are left out.
-    ///
-    /// # Errors
-    /// As [`Catalogue::resolve`].
-    pub fn resolve_run(self: &Arc<Self>, config: &Path) -> Result<Resolved, ConfigError> {
-        self.compose_named(Some(&config.display().to_string()), &[], true)
-    }
-
-    fn compose_named(
-        self: &Arc<Self>,
-        name: Option<&str>,
-        sets: &[String],
-        of_run: bool,
-    ) -> Result<Resolved, ConfigError> {
-        let (mut assignments, description) = match name {
-            Some(name) => {
-                let presets = Presets { program: &self.program, texts: &self.presets };
-                layer::load(&presets, name)?
-            }
-            None => (Vec::new(), None),
-        };
-        let mut problems = Vec::new();
-        for set in sets {
-            match layer::parse_option(&format!("--set {set}"), set) {
-                Ok(assignment) => assignments.push(assignment),
-                Err(error) => problems.push(error),
-            }
-        }
-        let stem = name.map(|name| {
-            Path::new(name).file_stem().and_then(std::ffi::OsStr::to_str).unwrap_or(name).to_owned()
-        });
-        let (config, origins, more) = self.compose(&assignments, of_run);
-        problems.extend(more);
-        problems.sort_by_key(|problem| match problem {
-            ConfigError::UnknownKey { origin: Origin::Line { file, line }, .. }
-            | ConfigError::ForeignKey { origin: Origin::Line { file, line }, .. }
-            | ConfigError::WrongType { origin: Origin::Line { file, line }, .. } => (0, file.clone(), *line),
-            _ => (1, String::new(), 0),
-        });
-        ConfigError::from_all(problems)?;
-        let name = stem.unwrap_or_else(|| self.program.clone());
-        Ok(Resolved { config, name, description, origins, catalogue: self.clone(), assignments, of_run })
     }
 
     /// Applies assignments in their order to the defaults of the task that they choose: the configuration, where its values

@@ -80,7 +80,7 @@ macro_rules! sections {
         pub struct $root {
             $( $(#[doc = $section_doc])+ pub $section: $Section, )+
             /// The keys of `[model]` that the task has for itself.
-            pub settings: crate::config::TaskSettings,
+            pub settings: crate::TaskSettings,
             /// By network of a training with several: the keys that it has for itself, as `optim.lr`, with their values.
             pub networks: std::collections::BTreeMap<String, std::collections::BTreeMap<String, Value>>,
         }
@@ -178,7 +178,7 @@ macro_rules! choices {
             fn from_toml(value: &Value) -> Result<Self, Mismatch> {
                 let text = value.as_str().unwrap_or_default();
                 Self::ALL.iter().copied().find(|choice| choice.as_str() == text).ok_or_else(|| Mismatch {
-                    nearest: crate::config::nearest(text, Self::ALL.iter().map(|choice| choice.as_str())),
+                    nearest: crate::nearest(text, Self::ALL.iter().map(|choice| choice.as_str())),
                     ..Mismatch::new(Self::kind(), value)
                 })
             }
@@ -203,7 +203,7 @@ macro_rules! library_choices {
                 let text = value.as_str().unwrap_or_default();
                 let names: Vec<String> = Self::ALL.iter().map(ToString::to_string).collect();
                 text.parse().map_err(|_| Mismatch {
-                    nearest: crate::config::nearest(text, names.iter().map(String::as_str)),
+                    nearest: crate::nearest(text, names.iter().map(String::as_str)),
                     ..Mismatch::new(Self::kind(), value)
                 })
             }

@@ -83,13 +83,13 @@ fn local_address(listening: IpAddr) -> IpAddr {
 
 /// Returns an address by which ranks reach a listener. For one that listens at all addresses of a family this is an address that
 /// other hosts can use, if there is one.
-pub(crate) fn reachable_address(listening: IpAddr) -> IpAddr {
+pub fn reachable_address(listening: IpAddr) -> IpAddr {
     let outside = if listening.is_unspecified() { outside_address(listening) } else { listening };
     local_address(if outside.is_ipv6() == listening.is_ipv6() { outside } else { listening })
 }
 
 /// Returns an address by which other hosts reach a listener at all addresses of a family.
-pub(crate) fn outside_address(any: IpAddr) -> IpAddr {
+pub fn outside_address(any: IpAddr) -> IpAddr {
     let own = own_addresses();
     own.iter().find(|own| own.is_ipv6() == any.is_ipv6()).or(own.first()).copied().unwrap_or(any)
 }
@@ -129,7 +129,7 @@ pub(super) fn route_to(master: &str, port: u16) -> IpAddr {
 /// `master`. `is_name` tells that they know it by a name.
 ///
 /// `PHALANX_INTERFACE` chooses the network for data alone. If `master` is in another network, rank 0 accepts registrations there.
-pub(crate) fn registration_address(bound: IpAddr, master: IpAddr, is_name: bool) -> IpAddr {
+pub fn registration_address(bound: IpAddr, master: IpAddr, is_name: bool) -> IpAddr {
     let any = || match bound {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),

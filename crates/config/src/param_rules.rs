@@ -26,12 +26,12 @@ impl OptimConfig {
     }
 
     /// True if frozen parameters are trained later.
-    pub(crate) fn unfreezes(&self) -> bool {
+    pub fn unfreezes(&self) -> bool {
         self.unfreeze_step > 0 || self.unfreeze_epoch > 0
     }
 
     /// The step after which frozen parameters are trained, counted from 1; `None` if they never are.
-    pub(crate) fn unfreezes_after(&self, steps_per_epoch: u64) -> Option<u64> {
+    pub fn unfreezes_after(&self, steps_per_epoch: u64) -> Option<u64> {
         match (self.unfreeze_step, self.unfreeze_epoch as u64) {
             (0, 0) => None,
             (0, epochs) => Some(epochs.saturating_mul(steps_per_epoch)),
@@ -45,7 +45,7 @@ impl Config {
     ///
     /// # Errors
     /// A message about a pattern or a factor.
-    pub(crate) fn param_rules(&self, network: &str) -> Result<ParamRules, String> {
+    pub fn param_rules(&self, network: &str) -> Result<ParamRules, String> {
         let optim = &self.optim;
         Ok(ParamRules {
             prefix: if network.is_empty() { String::new() } else { format!("{network}.") },

@@ -37,7 +37,7 @@ impl Settings for () {
 /// Declares the settings of a task: a struct whose fields are keys of `[model]`, each with its meaning and default.
 ///
 /// ```
-/// phalanx_trainer::settings! {
+/// phalanx_config::settings! {
 ///     /// What the points are learnt by.
 ///     pub struct GanSettings {
 ///         /// Numbers that the generator makes a point of.
@@ -74,24 +74,24 @@ macro_rules! settings {
             }
         }
 
-        impl $crate::config::Settings for $Name {
-            fn keys() -> Vec<$crate::config::KeyDoc> {
+        impl $crate::Settings for $Name {
+            fn keys() -> Vec<$crate::KeyDoc> {
                 let defaults = Self::default();
-                let own: Vec<$crate::config::KeyDoc> = vec![$( $crate::config::KeyDoc {
+                let own: Vec<$crate::KeyDoc> = vec![$( $crate::KeyDoc {
                     path: concat!("model.", stringify!($key)).to_owned(),
-                    kind: <$Key as $crate::config::KeyType>::kind(),
-                    default: $crate::config::KeyType::to_toml(&defaults.$key),
+                    kind: <$Key as $crate::KeyType>::kind(),
+                    default: $crate::KeyType::to_toml(&defaults.$key),
                     meaning: [$($key_doc),+].map(str::trim).join(" "),
                 } ),*];
                 let _ = &defaults;
-                own.into_iter()$( .chain(<$Flat as $crate::config::Settings>::keys()) )*.collect()
+                own.into_iter()$( .chain(<$Flat as $crate::Settings>::keys()) )*.collect()
             }
 
-            fn get(&self, key: &str) -> Option<$crate::config::Value> {
+            fn get(&self, key: &str) -> Option<$crate::Value> {
                 $( if key == stringify!($key) {
-                    return Some($crate::config::KeyType::to_toml(&self.$key));
+                    return Some($crate::KeyType::to_toml(&self.$key));
                 } )*
-                $( if let Some(value) = $crate::config::Settings::get(&self.$flat, key) {
+                $( if let Some(value) = $crate::Settings::get(&self.$flat, key) {
                     return Some(value);
                 } )*
                 None
@@ -100,13 +100,13 @@ macro_rules! settings {
             fn set(
                 &mut self,
                 key: &str,
-                value: &$crate::config::Value,
-            ) -> Option<Result<(), $crate::config::Mismatch>> {
+                value: &$crate::Value,
+            ) -> Option<Result<(), $crate::Mismatch>> {
                 $( if key == stringify!($key) {
-                    let read = <$Key as $crate::config::KeyType>::from_toml(value);
+                    let read = <$Key as $crate::KeyType>::from_toml(value);
                     return Some(read.map(|value| self.$key = value));
                 } )*
-                $( if let Some(set) = $crate::config::Settings::set(&mut self.$flat, key, value) {
+                $( if let Some(set) = $crate::Settings::set(&mut self.$flat, key, value) {
                     return Some(set);
                 } )*
                 None

@@ -1,8 +1,8 @@
 //! Variables of torchrun, and of other programs that set `RANK` and `WORLD_SIZE`.
 
 use super::rank_info::{RankInfo, RankNumbers, RankZeroHost};
-use super::variables::{Variables, invalid, number, port};
-use crate::error::Result;
+use super::variables::{Variables, number, port};
+use crate::error::{EnvironmentError, Result};
 
 /// The port of rank 0 if neither a launcher nor the user gives one and the job has no name.
 pub(super) const DEFAULT_PORT: u16 = 29_500;
@@ -10,8 +10,9 @@ pub(super) const DEFAULT_PORT: u16 = 29_500;
 /// Reads the rank that torchrun's variables describe. Scripts and Phalanx's own supervisors set the same ones.
 pub(super) fn rank_info(get: Variables<'_>) -> Result<RankInfo> {
     let numbers = RankNumbers::read(get, ["RANK", "WORLD_SIZE", "LOCAL_RANK"], Some("LOCAL_WORLD_SIZE"))?;
-    let rank_0 = RankZeroHost::given_or_local(get, &numbers)
-        .ok_or_else(|| invalid("MASTER_ADDR", "is not set; it is the host where rank 0 listens"))?;
+    let rank_0 = RankZeroHost::given_or_local(get, &numbers).ok_or_else(|| {
+        EnvironmentError::new("MASTER_ADDR", "is not set; it is the host where rank 0 listens")
+    })?;
     let given = port(get, "MASTER_PORT")?;
     // The agent keeps its own store at MASTER_PORT while the ranks run. The name leaves out the number of restarts, which each
     // agent counts for itself.

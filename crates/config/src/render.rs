@@ -32,7 +32,7 @@ impl Resolved {
         if let Some(description) = &self.description {
             let _ = writeln!(text, "description = {}", toml::Value::String(description.clone()));
         }
-        let keys = self.catalogue.keys(&self.config);
+        let keys = self.catalogue().keys(&self.config);
         for (section, about) in Config::sections() {
             let _ = match detail {
                 Detail::Full => write!(text, "\n# {about}\n[{section}]\n"),
