@@ -7,7 +7,7 @@
 //! before `p - 1` and, if it writes in `p`, has written its slot. So a slot may be written for piece `p` once all ranks have
 //! arrived at piece `p - 1`.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Instant;
 
 use super::cross_memory::CrossMemory;
@@ -104,6 +104,8 @@ pub(crate) struct SlotExchange {
     pub(super) piece: u32,
     /// The number of polls before sleeping.
     looks: u32,
+    /// True if polling has not been worth it the last time: the wait was longer.
+    was_late: AtomicBool,
     background: bool,
     /// Access to buffers of other ranks, if it is possible.
     pub(super) cross_memory: Option<CrossMemory>,
@@ -130,7 +132,8 @@ impl SlotExchange {
     pub(crate) fn new(memory: SharedMemory, rank: usize, world: usize) -> Self {
         let looks = wait::looks(world);
         let (piece, background, cross_memory, scratch) = (0, false, None, Vec::new());
-        Self { memory, rank, world, piece, looks, background, cross_memory, scratch }
+        let was_late = AtomicBool::new(false);
+        Self { memory, rank, world, piece, looks, was_late, background, cross_memory, scratch }
     }
 
     /// Returns this exchange with access to buffers of other ranks.
@@ -207,13 +210,15 @@ impl SlotExchange {
     pub(super) fn wait(&self, rank: usize, at: usize, value: u32, op: SlotOp<'_>) -> Result<(), SlotError> {
         let word = self.word(rank, at);
         let there = |found: u32| found.wrapping_sub(value) as i32 >= 0;
-        let looks = if self.background { self.looks.min(wait::FEW) } else { self.looks };
+        let sleeps_soon = self.background || self.was_late.load(Ordering::Relaxed);
+        let looks = if sleeps_soon { self.looks.min(wait::FEW) } else { self.looks };
         if wait::look(word, there, looks, self.word(rank, CPU)) {
             return Ok(());
         }
         let start = Instant::now();
         loop {
             if wait::nap(word, there, self.word(rank, SLEEPERS)) {
+                self.was_late.store(start.elapsed() > wait::WORTH_POLLING, Ordering::Relaxed);
                 return Ok(());
             }
             let left = self.word(rank, GONE).load(Ordering::SeqCst) != 0;

@@ -1,7 +1,8 @@
 //! Waiting for a word in shared memory to change, and waking waiting ranks.
 //!
 //! A rank polls for a while and then sleeps on the word (a futex). With more ranks than cores it sleeps almost at once, because
-//! polling would take CPU time from the rank that it waits for.
+//! polling would take CPU time from the rank that it waits for. The same holds after a wait that was longer than polling, until a
+//! shorter one: where ranks are far apart, or other programs have the cores, polling only takes CPU time.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -10,6 +11,9 @@ use rustix::thread::{futex, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
 /// The longest sleep of a waiting rank between checks for a broken world.
 const NAP: Duration = Duration::from_millis(20);
+
+/// The longest sleep after which the next wait polls again: about the time of all polls.
+pub(super) const WORTH_POLLING: Duration = Duration::from_micros(200);
 
 /// The number of polls before sleeping if others need the CPU.
 pub(super) const FEW: u32 = 50;
