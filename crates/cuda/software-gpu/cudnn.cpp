@@ -1,5 +1,6 @@
 // The stand-in for cuDNN: convolutions and their gradients by plain loops. Descriptors that do not match, algorithms that were
 // not offered for a shape, and too little workspace are refused.
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -187,10 +188,16 @@ static void narrowed(const std::vector<W> &values, void *pointer, const Tensor &
     }
 }
 
-// Calls body(index in x, index in w, index in y) for every product.
+// A row of products: elements from `x` and `y` on, so far apart, with one tap of the filter.
+struct Row {
+    size_t x, x_step, tap, y, y_step;
+    int count;
+};
+
+// Calls body(row) for every row of products. The products of an element are in the same order for any layout.
 template <class Body>
 static void products(const Tensor &x, const Tensor &w, const Tensor &y, const Convolution &c, Body body) {
-    const int in = w.sizes[1], out = w.sizes[0] / c.groups;
+    const int in = w.sizes[1], out = w.sizes[0] / c.groups, step = c.step[1];
     for (int n = 0; n < x.sizes[0]; ++n)
         for (int o = 0; o < w.sizes[0]; ++o)
             for (int i = 0; i < in; ++i) {
@@ -198,16 +205,29 @@ static void products(const Tensor &x, const Tensor &w, const Tensor &y, const Co
                 for (int kh = 0; kh < w.sizes[2]; ++kh)
                     for (int kw = 0; kw < w.sizes[3]; ++kw) {
                         const size_t tap = w.at(o, i, kh, kw);
+                        // Output columns whose input column lies in the image.
+                        const int shift = kw * c.between[1] - c.pad[1];
+                        const int first = shift < 0 ? (-shift + step - 1) / step : 0;
+                        const int last = x.sizes[3] - 1 - shift;
+                        const int end = last < 0 ? 0 : std::min(y.sizes[3], last / step + 1);
+                        if (first >= end) continue;
                         for (int yh = 0; yh < y.sizes[2]; ++yh) {
                             const int h = yh * c.step[0] - c.pad[0] + kh * c.between[0];
                             if (h < 0 || h >= x.sizes[2]) continue;
-                            for (int yw = 0; yw < y.sizes[3]; ++yw) {
-                                const int v = yw * c.step[1] - c.pad[1] + kw * c.between[1];
-                                if (v >= 0 && v < x.sizes[3]) body(x.at(n, channel, h, v), tap, y.at(n, o, yh, yw));
-                            }
+                            const size_t from = x.at(n, channel, h, first * step + shift), to = y.at(n, o, yh, first);
+                            body(Row{from, size_t(step) * x.strides[3], tap, to, size_t(y.strides[3]), end - first});
                         }
                     }
             }
+}
+
+// Adds factor times `from` to `to`. Apart from each other by one, the compiler computes several at a time.
+template <class W>
+static void add_row(W *__restrict to, size_t to_step, const W *__restrict from, size_t from_step, W factor, int count) {
+    if (to_step == 1 && from_step == 1)
+        for (int k = 0; k < count; ++k) to[k] += from[k] * factor;
+    else
+        for (int k = 0; k < count; ++k) to[k * to_step] += from[k * from_step] * factor;
 }
 
 enum Pass { FORWARD, DATA, FILTER };
@@ -218,17 +238,21 @@ static void compute(Pass pass, const Tensor &x, const Tensor &w, const Tensor &y
     if (pass == FORWARD) {
         const auto vx = widened<W>(px, x, tf32), vw = widened<W>(pw, w, tf32);
         std::vector<W> to(y.count());
-        products(x, w, y, c, [&](size_t i, size_t t, size_t o) { to[o] += vx[i] * vw[t]; });
+        products(x, w, y, c, [&](const Row &r) { add_row(&to[r.y], r.y_step, &vx[r.x], r.x_step, vw[r.tap], r.count); });
         narrowed(to, const_cast<void *>(py), y, alpha, beta);
     } else if (pass == DATA) {
         const auto vy = widened<W>(py, y, tf32), vw = widened<W>(pw, w, tf32);
         std::vector<W> to(x.count());
-        products(x, w, y, c, [&](size_t i, size_t t, size_t o) { to[i] += vy[o] * vw[t]; });
+        products(x, w, y, c, [&](const Row &r) { add_row(&to[r.x], r.x_step, &vy[r.y], r.y_step, vw[r.tap], r.count); });
         narrowed(to, const_cast<void *>(px), x, alpha, beta);
     } else {
         const auto vx = widened<W>(px, x, tf32), vy = widened<W>(py, y, tf32);
         std::vector<W> to(w.count());
-        products(x, w, y, c, [&](size_t i, size_t t, size_t o) { to[t] += vx[i] * vy[o]; });
+        products(x, w, y, c, [&](const Row &r) {
+            W sum = to[r.tap];
+            for (int k = 0; k < r.count; ++k) sum += vx[r.x + k * r.x_step] * vy[r.y + k * r.y_step];
+            to[r.tap] = sum;
+        });
         narrowed(to, const_cast<void *>(pw), w, alpha, beta);
     }
 }
