@@ -21,11 +21,11 @@
 //! ```
 //! use candle_core::{DType, Device, Tensor};
 //! use phalanx_array::backend::{Elementwise as _, UnaryOp};
-//! use phalanx_array::{Array, ComputeDevice, Context};
+//! use phalanx_array::{Array, Context};
 //!
 //! # fn main() -> Result<(), phalanx_array::ArrayError> {
 //! let context = Context::new(1);
-//! let x = ComputeDevice::Host.put(&Tensor::new(&[-1.0_f32, 0.0, 2.0], &Device::Cpu)?)?;
+//! let x = Array::from(Tensor::new(&[-1.0_f32, 0.0, 2.0], &Device::Cpu)?);
 //! let backend = x.backend(&context);
 //! let y = backend.unary(UnaryOp::Tanh, &x)?;
 //! let dy = Array::from(Tensor::ones(3, DType::F32, &Device::Cpu)?);

@@ -23,7 +23,7 @@ impl Launcher {
     /// innermost counts.
     ///
     /// ```
-    /// use phalanx_collectives::Launcher;
+    /// use phalanx_environment::Launcher;
     ///
     /// let launcher = Launcher::of(&|name| std::env::var(name).ok());
     /// assert_eq!(launcher, None, "examples have no launcher");
