@@ -12,11 +12,18 @@
 //!
 //! # Example
 //!
-//! ```
-//! use phalanx_config::{Config, ParallelDegree};
+//! A preset, and an option that overrides one of its values:
 //!
-//! let config = Config::default();
-//! assert_eq!(config.parallel.tensor, ParallelDegree::default());
+//! ```
+//! use std::sync::Arc;
+//! use phalanx_config::Catalogue;
+//!
+//! let presets = vec![("short".to_owned(), "[train]\nsteps = 10\nglobal_batch = 8\n".to_owned())];
+//! let catalogue = Arc::new(Catalogue { program: "train".to_owned(), presets, ..Default::default() });
+//! let resolved = catalogue.resolve(Some("short"), &["train.global_batch=4".to_owned()])?;
+//! assert_eq!((resolved.config.train.steps, resolved.config.train.global_batch), (10, 4));
+//! println!("train.steps is from {:?}", resolved.origin("train.steps"));
+//! # Ok::<(), phalanx_config::ConfigError>(())
 //! ```
 #![forbid(unsafe_code)]
 

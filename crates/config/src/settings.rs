@@ -38,7 +38,7 @@ impl Settings for () {
 ///
 /// ```
 /// phalanx_config::settings! {
-///     /// What the points are learnt by.
+///     /// Settings of the network that learns the points.
 ///     pub struct GanSettings {
 ///         /// Numbers that the generator makes a point of.
 ///         noise: usize = 8;

@@ -1,7 +1,7 @@
 //! The training loop: what one rank of a training does.
 //!
-//! The layers below know how to differentiate, communicate and read data, and `phalanx-config` what the user wants. This crate does it:
-//! it trains, on what data, by how many ranks and for how long.
+//! The layers below know how to differentiate, communicate and read data, and `phalanx-config` has the settings of a run. This crate
+//! opens the data, connects the ranks, builds the networks, and runs the steps.
 //!
 //! - [`engine`]: the training loop of one rank; an [`engine::Training`] is the networks that are trained, and a step of phases
 //!   that compute losses and name the networks that they update.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use crate::sources::{report, root};
+use crate::sources::{all_sources, report, root};
 
 /// The allowed dependencies between the crates of this workspace, then the additional ones of tests and examples.
 /// Adding one is a decision; see the architecture page.
@@ -32,13 +32,11 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
     (
         "trainer",
         &[
-            "kernels",
             "tensor",
             "cuda",
             "collectives",
             "sharding",
             "data",
-            "models",
             "run",
             "onnx",
             "checkpoint",
@@ -104,6 +102,18 @@ fn dependencies(manifest: &str) -> Vec<(bool, &str)> {
         }
     }
     found
+}
+
+/// Returns the folders of all crates, from the root, with their manifests.
+fn manifests() -> Vec<(String, String)> {
+    let crates = fs::read_dir(root().join("crates")).expect("crates/ exists").filter_map(Result::ok);
+    let crates = crates.map(|folder| format!("crates/{}", folder.file_name().to_string_lossy()));
+    let developers = ["benches", "fuzz", "fuzz/harness", "parity", "xtask"].map(str::to_owned);
+    let read = |folder: String| {
+        let manifest = fs::read_to_string(root().join(&folder).join("Cargo.toml"));
+        (folder, manifest.expect("a crate has a manifest"))
+    };
+    crates.chain(developers).map(read).collect()
 }
 
 #[test]
@@ -172,15 +182,32 @@ fn every_reason_has_its_dependency() {
     let page = fs::read_to_string(root().join("docs/dependencies.md")).expect("docs/dependencies.md");
     let chosen = page.split("## Not chosen").next().unwrap_or_default();
     let mut used = BTreeSet::new();
-    let members =
-        ["crates", "benches", "fuzz", "fuzz/harness", "parity", "xtask"].map(|top| root().join(top));
-    let crates =
-        fs::read_dir(&members[0]).expect("crates/ exists").filter_map(Result::ok).map(|entry| entry.path());
-    for folder in crates.chain(members[1..].iter().cloned()) {
-        let manifest = fs::read_to_string(folder.join("Cargo.toml")).expect("a crate has a manifest");
+    for (_, manifest) in manifests() {
         used.extend(dependencies(&manifest).into_iter().map(|(_, name)| name.to_owned()));
     }
     let rows = chosen.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
     let unused: Vec<_> = rows.filter(|name| !used.contains(*name)).map(str::to_owned).collect();
     report("docs/dependencies.md has no row of a library that no crate uses", &unused);
+}
+
+/// Returns the identifiers in the sources below a folder.
+fn identifiers(below: &str) -> BTreeSet<String> {
+    let sources = all_sources().into_iter().filter(|(name, _)| name.starts_with(below));
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    sources.flat_map(|(_, text)| text.split(|c| !is_part(c)).map(str::to_owned).collect::<Vec<_>>()).collect()
+}
+
+#[test]
+fn every_dependency_is_used() {
+    let mut unused = Vec::new();
+    for (folder, manifest) in manifests() {
+        let [own, all] = [format!("{folder}/src/"), format!("{folder}/")].map(|below| identifiers(&below));
+        let found = dependencies(&manifest).into_iter();
+        let found = found.filter(|(of_tests, name)| {
+            let known = if *of_tests { &all } else { &own };
+            !known.contains(&name.replace('-', "_"))
+        });
+        unused.extend(found.map(|(_, name)| format!("{folder} does not use {name}")));
+    }
+    report("crates depend on what they use", &unused);
 }

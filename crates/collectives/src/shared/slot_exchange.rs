@@ -104,7 +104,7 @@ pub(crate) struct SlotExchange {
     pub(super) piece: u32,
     /// The number of polls before sleeping.
     looks: u32,
-    /// True if polling has not been worth it the last time: the wait was longer.
+    /// True if the last sleep was longer than polling would have been.
     was_late: AtomicBool,
     background: bool,
     /// Access to buffers of other ranks, if it is possible.

@@ -206,7 +206,7 @@ pub fn cross_entropy_of_rows(
         return Err(TensorError::shape(OP, "expected logits [.., K], not a scalar"));
     };
     let rows = lead.iter().product();
-    let input = logits.array()?.contiguous()?;
+    let input = logits.contiguous()?;
     let backend = input.backend(tape.context());
     let targets = targets.on(backend, rows, options)?;
     // The logits may have other readers.

@@ -55,7 +55,7 @@ fn in_blocks(
     let cut = weight.is_cut_by_outputs().then(|| CutHead::of(tape, weight)).transpose()?;
     let x = &if cut.is_some() { copy_for_parts(tape, x)? } else { x.clone() };
     let rule = if cut.is_some() { PlacementRule::Own(Placement::Same) } else { PlacementRule::Whole };
-    let (input, matrix) = (x.array()?.contiguous()?, w.contiguous_part()?);
+    let (input, matrix) = (x.contiguous()?, w.contiguous_part()?);
     let bias_array = bias.map(Value::contiguous_part).transpose()?;
     let backend = input.backend(tape.context());
     // All blocks multiply the weight and the input, which are rounded once.

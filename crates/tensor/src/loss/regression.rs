@@ -25,7 +25,7 @@ fn elementwise(
     let per_sample = x.shape().elem_count() / batch.max(1);
     let factor = over.factor(batch) / per_sample.max(1) as f64;
     let inputs = [x, target];
-    let (input, target) = (x.array()?.contiguous()?, target.array()?.contiguous()?);
+    let (input, target) = (x.contiguous()?, target.contiguous()?);
     let of = ElementLossInputs { loss, x: &input, target: &target, factor };
     let output = Array::backend_of(tape.context(), [&input, &target]).element_loss(of)?;
     tape.push(op, &inputs, output, move |tape, grad, grads| {

@@ -16,7 +16,7 @@ pub fn kl_standard_normal(tape: &Tape, mu: &Value, logvar: &Value, over: LossDiv
         return Err(TensorError::unequal(OP, mu.shape(), logvar.shape()));
     }
     let factor = over.factor(mu.dims().first().copied().unwrap_or(1));
-    let (mu_t, lv_t) = (mu.array()?.contiguous()?, logvar.array()?.contiguous()?);
+    let (mu_t, lv_t) = (mu.contiguous()?, logvar.contiguous()?);
     let loss = Array::backend_of(tape.context(), [&mu_t, &lv_t]).kl_standard_normal(KlInputs {
         mu: &mu_t,
         logvar: &lv_t,

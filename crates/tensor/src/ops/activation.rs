@@ -17,7 +17,7 @@ pub fn unary(tape: &Tape, x: &Value, op: UnaryOp) -> Result<Value> {
     let from_output = op.derivative_from_output();
     let saved = if from_output { SavedValue::of(output.clone()) } else { x.save() };
     let backward = move |tape: &Tape, grad: &Array, grads: &mut Grads<'_>| {
-        let (grad, saved) = (grad.contiguous()?, saved.array()?.contiguous()?);
+        let (grad, saved) = (grad.contiguous()?, saved.contiguous()?);
         grads.add(0, grad.backend(tape.context()).unary_backward(op, &saved, &saved, &grad)?)
     };
     let rule = PlacementRule::Elementwise;
@@ -26,7 +26,7 @@ pub fn unary(tape: &Tape, x: &Value, op: UnaryOp) -> Result<Value> {
     }
     let again = x.save();
     let compute = move |context: &Context| {
-        let input = again.array()?.contiguous()?;
+        let input = again.contiguous()?;
         Ok(input.backend(context).unary(op, &input)?)
     };
     tape.push_remade((Op::Unary(op), rule), &[x], output, compute, backward)

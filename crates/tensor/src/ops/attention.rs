@@ -19,7 +19,7 @@ const OP: &str = "attention";
 /// # Errors
 /// If the element type is not supported.
 pub fn softmax(tape: &Tape, x: &Value) -> Result<Value> {
-    let input = x.array()?.contiguous()?;
+    let input = x.contiguous()?;
     let output = input.backend(tape.context()).softmax(&input, input.dtype())?;
     let saved = output.clone();
     tape.push(Op::Softmax, &[x], output, move |tape, grad, grads| {

@@ -243,7 +243,7 @@ impl SavedPass {
         let &Self { dims, eps, activation, .. } = self;
         let grad = grad.contiguous()?;
         let backend = grad.backend(tape.context());
-        let (gamma, beta) = (&gamma.array()?.contiguous()?, &beta.array()?.contiguous()?);
+        let (gamma, beta) = (&gamma.contiguous()?, &beta.contiguous()?);
         let of = BatchNormBackward {
             pass: BatchNormPass { dims, x: &self.input, gamma, beta, eps, activation, residual: None },
             statistics: &self.statistics,

@@ -53,7 +53,7 @@ pub fn conv_transpose2d(
         groups: options.groups,
     };
     let multiply_adds = shape.convolution()?.multiply_adds();
-    let (x_t, w_t) = (x.array()?.contiguous()?, weight.array()?.contiguous()?);
+    let (x_t, w_t) = (x.contiguous()?, weight.contiguous()?);
     let b_t = bias.map(Value::contiguous).transpose()?;
     let precision = tape.session().precision;
     let dtype = precision.product(x_t.dtype());

@@ -70,7 +70,7 @@ fn dropout_with(
 ) -> Result<Value> {
     let Some(dropout) = drawn(tape, p)? else { return Ok(x.clone()) };
     let dropout = Dropout { part: part(x)?, ..dropout };
-    let input = x.part()?.contiguous()?;
+    let input = x.contiguous_part()?;
     let output = input.backend(tape.context()).dropout(&input, dropout)?;
     tape.push_by(PlacementRule::Elementwise, "dropout", &[x], output, move |tape, grad, grads| {
         let grad = grad.contiguous()?;

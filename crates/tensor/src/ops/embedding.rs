@@ -36,7 +36,7 @@ pub fn embedding<'a>(tape: &Tape, table: &Value, ids: impl Into<Indices<'a>>) ->
 fn lookup(tape: &Tape, table: &Value, ids: &Indices<'_>, rule: PlacementRule) -> Result<Value> {
     let (rows, width) = (table.dims()[0], table.dims()[1]);
     let shape = ids.dims().into_iter().chain([width]).collect::<Vec<_>>().into();
-    let values = table.part()?.contiguous()?;
+    let values = table.contiguous_part()?;
     let backend = values.backend(tape.context());
     let ids = ids.on(OP, backend)?;
     let (dtype, stored) = (wide(values.dtype()), tape.session().precision.stored(values.dtype()));
@@ -71,7 +71,7 @@ fn embedding_of_portion(tape: &Tape, table: &Value, ids: &Indices<'_>) -> Result
     let there: Vec<f32> = host.iter().map(|id| if place(id).is_some() { 1.0 } else { 0.0 }).collect();
     let local: Vec<u32> = host.iter().map(|id| place(id).unwrap_or(0) as u32).collect();
     let with_last = |last: usize| dims.iter().copied().chain([last]).collect::<Vec<_>>();
-    let values = table.part()?.contiguous()?;
+    let values = table.contiguous_part()?;
     let backend = values.backend(tape.context());
     let there = backend
         .from_host(&Tensor::from_vec(there, with_last(1), &Device::Cpu)?.to_dtype(wide(values.dtype()))?)?;

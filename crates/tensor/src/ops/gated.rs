@@ -22,7 +22,7 @@ pub fn geglu(tape: &Tape, x: &Value) -> Result<Value> {
         Some(cut @ Placement::Shard { dim }) if dim != last => PlacementRule::Own(cut),
         _ => PlacementRule::Whole,
     };
-    let input = x.part()?.contiguous()?;
+    let input = x.contiguous_part()?;
     let output = input.backend(tape.context()).geglu(&input)?;
     let again = input.clone();
     let compute = move |context: &Context| Ok(again.backend(context).geglu(&again)?);
@@ -40,7 +40,7 @@ pub fn swiglu(tape: &Tape, gate: &Value, value: &Value) -> Result<Value> {
     if gate.shape() != value.shape() {
         return Err(TensorError::unequal("swiglu", gate.shape(), value.shape()));
     }
-    let (gate_t, value_t) = (gate.part()?.contiguous()?, value.part()?.contiguous()?);
+    let (gate_t, value_t) = (gate.contiguous_part()?, value.contiguous_part()?);
     let output = Array::backend_of(tape.context(), [&gate_t, &value_t]).swiglu(&gate_t, &value_t)?;
     let again = [gate_t.clone(), value_t.clone()];
     let compute = move |context: &Context| Ok(again[0].backend(context).swiglu(&again[0], &again[1])?);

@@ -308,7 +308,7 @@ impl Kept {
     /// Computes the gradient of rows of the input, in type `dtype`.
     fn input_grad(&self, tape: &Tape, grad: &Array, dtype: DType) -> Result<Array> {
         let [_, inputs, outputs] = self.sizes;
-        let w = self.weight.array()?.contiguous()?;
+        let w = self.weight.contiguous()?;
         same_type(OP, grad, &w)?;
         let rows: usize = grad.dims()[..grad.rank() - 1].iter().product();
         let (a, b) = (Factor::plain(grad), self.layout.factor(&w).turned());
@@ -343,7 +343,7 @@ impl Kept {
         let (backend, precision) = (grad.backend(tape.context()), tape.session().precision);
         grads.write(backend, [(1, &layout.dims(inputs, outputs))], wide(grad.dtype()), |[to]| match to {
             Some(to) => {
-                let x = &self.x.array()?.contiguous()?;
+                let x = &self.x.contiguous()?;
                 tape.count_backward(rows * inputs * outputs);
                 Ok(backend.linear_backward_weight(layout.weight_grad(sizes, grad, x, precision), to)?)
             }
@@ -374,7 +374,7 @@ pub fn matmul(tape: &Tape, a: &Value, b: &Value) -> Result<Value> {
     let mut shape = a_dims.to_vec();
     shape[rank - 1] = n;
     let output = {
-        let (a, b) = (a.array()?.contiguous()?, b.array()?.contiguous()?);
+        let (a, b) = (a.contiguous()?, b.contiguous()?);
         same_type(OP, &a, &b)?;
         let precision = tape.session().precision;
         let (dtype, shape) = (precision.product(a.dtype()), &Shape::from(shape));
@@ -390,14 +390,14 @@ pub fn matmul(tape: &Tape, a: &Value, b: &Value) -> Result<Value> {
         let backend = grad.backend(tape.context());
         let precision = tape.session().precision;
         if let Some(dtype) = grads.dtype(0) {
-            let b = b_saved.array()?.contiguous()?;
+            let b = b_saved.contiguous()?;
             let (sizes, a, b) = ([batch, m, k, n], Factor::plain(&grad), Factor::transposed(&b));
             let of = MatrixProduct { sizes, a, b, shape: &a_shape, precision, dtype };
             tape.count_backward(multiply_adds);
             grads.add(0, backend.matmul(of)?)?;
         }
         if let Some(dtype) = grads.dtype(1) {
-            let a = a_saved.array()?.contiguous()?;
+            let a = a_saved.contiguous()?;
             let (sizes, a, b) = ([batch, k, n, m], Factor::transposed(&a), Factor::plain(&grad));
             let of = MatrixProduct { sizes, a, b, shape: &b_shape, precision, dtype };
             tape.count_backward(multiply_adds);

@@ -24,8 +24,8 @@ pub fn layer_norm(tape: &Tape, x: &Value, gamma: &Value, beta: &Value, eps: f64)
     let width = x.dims().last().copied().unwrap_or(0);
     check_affine(OP, width, gamma, beta)?;
     let (gamma, beta) = (&param_for(tape, gamma, x)?, &param_for(tape, beta, x)?);
-    let input = x.part()?.contiguous()?;
-    let (gamma_t, beta_t) = (gamma.array()?.contiguous()?, beta.array()?.contiguous()?);
+    let input = x.contiguous_part()?;
+    let (gamma_t, beta_t) = (gamma.contiguous()?, beta.contiguous()?);
     let of = NormPass { x: &input, gamma: &gamma_t, beta: &beta_t, eps };
     let normed = input.backend(tape.context()).layer_norm(of)?;
     let gamma_saved = gamma.save();
@@ -37,7 +37,7 @@ pub fn layer_norm(tape: &Tape, x: &Value, gamma: &Value, beta: &Value, eps: f64)
     };
     let op = (Op::LayerNorm { eps }, PlacementRule::Elementwise);
     tape.push_remade(op, &[x, gamma, beta], normed.output, compute, move |tape, grad, grads| {
-        let (dy, gamma) = (grad.contiguous()?, gamma_saved.array()?.contiguous()?);
+        let (dy, gamma) = (grad.contiguous()?, gamma_saved.contiguous()?);
         let from = NormBackward { x: &input, dy: &dy, gamma: &gamma, mean: &mean, inv_std: &inv_std };
         let before = grads.take_contiguous(0)?;
         hand_in(grads, dy.backend(tape.context()).layer_norm_backward(from, before.as_ref())?)
@@ -87,8 +87,8 @@ pub fn group_norm(
     let (groups, rule) = groups_here(OP, x, groups, [gamma, beta])?;
     let (gamma, beta) = (&param_for(tape, gamma, x)?, &param_for(tape, beta, x)?);
     let shape = GroupShape { dims: [batch, channels, rest.iter().product()], groups };
-    let input = x.part()?.contiguous()?;
-    let (gamma_t, beta_t) = (gamma.part()?.contiguous()?, beta.part()?.contiguous()?);
+    let input = x.contiguous_part()?;
+    let (gamma_t, beta_t) = (gamma.contiguous_part()?, beta.contiguous_part()?);
     let of = NormPass { x: &input, gamma: &gamma_t, beta: &beta_t, eps };
     let normed = input.backend(tape.context()).group_norm(shape, of)?;
     let gamma_saved = gamma.save();
@@ -100,7 +100,7 @@ pub fn group_norm(
     };
     let op = (Op::GroupNorm { groups, eps }, rule);
     tape.push_remade(op, &[x, gamma, beta], normed.output, compute, move |tape, grad, grads| {
-        let (dy, gamma) = (grad.contiguous()?, gamma_saved.array()?.contiguous()?);
+        let (dy, gamma) = (grad.contiguous()?, gamma_saved.contiguous()?);
         let from = NormBackward { x: &input, dy: &dy, gamma: &gamma, mean: &mean, inv_std: &inv_std };
         hand_in(grads, dy.backend(tape.context()).group_norm_backward(shape, from)?)
     })
@@ -145,7 +145,7 @@ pub fn rms_norm(tape: &Tape, x: &Value, gamma: &Value, eps: f64) -> Result<Value
         return Err(TensorError::shape(OP, problem));
     }
     let gamma = &param_for(tape, gamma, x)?;
-    let (input, gamma_t) = (x.part()?.contiguous()?, gamma.array()?.contiguous()?);
+    let (input, gamma_t) = (x.contiguous_part()?, gamma.contiguous()?);
     let [output, inv_rms] = input.backend(tape.context()).rms_norm(&input, &gamma_t, eps)?;
     let gamma_saved = gamma.save();
     let (again, kept_gamma) = (input.clone(), copied(tape, &gamma_t)?);
@@ -155,7 +155,7 @@ pub fn rms_norm(tape: &Tape, x: &Value, gamma: &Value, eps: f64) -> Result<Value
     };
     let op = (OP, PlacementRule::Elementwise);
     tape.push_remade(op, &[x, gamma], output, compute, move |tape, grad, grads| {
-        let (dy, gamma) = (grad.contiguous()?, gamma_saved.array()?.contiguous()?);
+        let (dy, gamma) = (grad.contiguous()?, gamma_saved.contiguous()?);
         let from = RmsNormBackward { x: &input, dy: &dy, gamma: &gamma, inv_rms: &inv_rms };
         let before = grads.take_contiguous(0)?;
         let computed = dy.backend(tape.context()).rms_norm_backward(from, before.as_ref())?;
@@ -169,7 +169,7 @@ pub fn rms_norm(tape: &Tape, x: &Value, gamma: &Value, eps: f64) -> Result<Value
 /// # Errors
 /// If memory cannot be allocated.
 pub fn l2_normalise(tape: &Tape, x: &Value) -> Result<Value> {
-    let input = x.array()?.contiguous()?;
+    let input = x.contiguous()?;
     let (output, inverses) = input.backend(tape.context()).l2_normalise(&input)?;
     let saved = output.clone();
     tape.push("l2_normalise", &[x], output, move |tape, grad, grads| {

@@ -39,7 +39,7 @@ fn pool_shape(op: &'static str, x: &Value, options: PoolOptions) -> Result<Pool2
 pub fn max_pool2d(tape: &Tape, x: &Value, options: PoolOptions) -> Result<Value> {
     const OP: &str = "max_pool2d";
     let shape = pool_shape(OP, x, options)?;
-    let input = x.part()?.contiguous()?;
+    let input = x.contiguous_part()?;
     let (output, positions) = input.backend(tape.context()).max_pool2d(&shape, &input)?;
     tape.push_by(by_channels(x), Op::MaxPool2d(shape), &[x], output, move |tape, grad, grads| {
         let grad = grad.contiguous()?;
@@ -55,7 +55,7 @@ pub fn max_pool2d(tape: &Tape, x: &Value, options: PoolOptions) -> Result<Value>
 pub fn avg_pool2d(tape: &Tape, x: &Value, options: PoolOptions, count_include_pad: bool) -> Result<Value> {
     const OP: &str = "avg_pool2d";
     let shape = pool_shape(OP, x, options)?;
-    let input = x.part()?.contiguous()?;
+    let input = x.contiguous_part()?;
     let output = input.backend(tape.context()).avg_pool2d(&shape, count_include_pad, &input)?;
     tape.push_by(
         by_channels(x),
@@ -111,7 +111,7 @@ pub fn upsample_nearest2d(tape: &Tape, x: &Value, factor: usize) -> Result<Value
         });
     }
     let dims = [batch, channels, height, width];
-    let input = x.part()?.contiguous()?;
+    let input = x.contiguous_part()?;
     let output = input.backend(tape.context()).upsample_nearest2d(dims, factor, &input)?;
     tape.push_by(by_channels(x), Op::UpsampleNearest2d(factor), &[x], output, move |tape, grad, grads| {
         let grad = grad.contiguous()?;

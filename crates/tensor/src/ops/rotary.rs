@@ -50,8 +50,8 @@ pub fn rotary(tape: &Tape, x: &Value, [cos, sin]: [&Value; 2]) -> Result<Value> 
         Some(Placement::Shard { dim }) if dim + 1 == x.dims().len() => PlacementRule::Whole,
         _ => PlacementRule::Elementwise,
     };
-    let input = x.part()?.contiguous()?;
-    let angles = RotaryAngles { cos: cos.array()?.contiguous()?, sin: sin.array()?.contiguous()? };
+    let input = x.contiguous_part()?;
+    let angles = RotaryAngles { cos: cos.contiguous()?, sin: sin.contiguous()? };
     let output = input.backend(tape.context()).rotary(&input, &angles, false)?;
     tape.push_by(rule, OP, &[x], output, move |tape, grad, grads| {
         let grad = grad.contiguous()?;

@@ -66,7 +66,7 @@ impl Tape {
             return Ok(value);
         }
         let array = match share.ranks.computes(block) {
-            true => value.part()?.contiguous()?,
+            true => value.contiguous_part()?,
             false => self.backend().full(0.0, value.shape(), dtype)?,
         };
         Ok(value.with_array(share.ranks.share(block, array).map_err(TensorError::hook("share"))?))
