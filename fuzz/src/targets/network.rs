@@ -3,7 +3,7 @@
 use phalanx_collectives::fuzzing;
 use phalanx_fuzz_harness::{Random, json};
 
-use super::{Target, no_form, of_json};
+use super::{Target, no_form};
 
 const PROCESS: &str = r#"{"host":"a","id":7,"began":12}"#;
 
