@@ -55,6 +55,12 @@ pub enum CheckpointError {
         /// The number of such values in this rank's part.
         count: usize,
     },
+    /// A run has saved none.
+    #[error("{} holds no checkpoint yet", folder.display())]
+    None {
+        /// The run's folder.
+        folder: PathBuf,
+    },
     /// A file differs from the index.
     #[error("checkpoint is damaged: {}: {problem}", path.display())]
     Damaged {

@@ -124,7 +124,9 @@ pub use phalanx_checkpoint as checkpoint;
 pub use phalanx_cli::{Program, console, main, sweep};
 pub use phalanx_config as config;
 pub use phalanx_config::settings;
+pub use phalanx_datasets as datasets;
 pub use phalanx_launch as launch;
+pub use phalanx_quality as quality;
 pub use phalanx_report as report;
 pub use phalanx_run as run;
 pub use phalanx_trace as trace;
@@ -133,6 +135,7 @@ pub use phalanx_trainer::{
     Setup, StepInput, TaskSpec, TrainError, Training, engine, number,
 };
 pub use phalanx_usage as usage;
+pub use phalanx_weights as weights;
 
 pub use builtin::program;
 pub use studies::STUDIES;

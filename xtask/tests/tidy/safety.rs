@@ -6,14 +6,17 @@ use crate::sources::{all_sources, report, root};
 
 /// Crates that must not contain `unsafe` at all.
 const SAFE: &[&str] = &[
+    "batches",
     "checkpoint",
     "cli",
     "codecs",
     "config",
     "data",
+    "datasets",
     "launch",
     "models",
     "phalanx",
+    "quality",
     "report",
     "run",
     "sharding",
@@ -21,6 +24,7 @@ const SAFE: &[&str] = &[
     "trace",
     "trainer",
     "usage",
+    "weights",
 ];
 
 /// The modules that may contain `unsafe`.

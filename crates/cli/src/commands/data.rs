@@ -12,8 +12,8 @@ use super::resolve::set_data;
 use crate::Program;
 use crate::console::{TaskProgress, err, out};
 use phalanx_config::Resolved;
+use phalanx_datasets::{DataCheck, SplitCheck, WrittenSplit, check_data, write_images};
 use phalanx_run::write_aside;
-use phalanx_trainer::engine::{DataCheck, SplitCheck, WrittenSplit, check_data, write_images};
 
 /// The largest number of damaged images that are printed.
 const MAX_PRINTED: usize = 20;

@@ -20,8 +20,9 @@ use phalanx_run::format::bytes;
 use phalanx_run::{RunFolder, sync_folder};
 use phalanx_tensor::AdaptedLayer;
 use phalanx_trainer::engine::{
-    CheckpointChoice, METADATA_KEY, ModelAdapters, ModelMetadata, Task, TrainedModel, export_onnx,
+    CheckpointChoice, METADATA_KEY, ModelMetadata, Task, TrainedModel, export_onnx, model_adapters,
 };
+use phalanx_weights::ModelAdapters;
 
 /// Write a trained model for other programs: parameters and buffers as safetensors, under the names that PyTorch uses, a
 /// folder as on Hugging Face's hub, or an ONNX model.
@@ -141,7 +142,7 @@ impl Exported {
         let task = task_alone(program, config)?;
         let model = TrainedModel::of_checkpoint(&task, checkpoint.clone(), &run, config);
         let classes = model.map_err(CliError::failed)?.classes;
-        let adapters = ModelAdapters::of(&task, config, classes.len()).map_err(CliError::failed)?;
+        let adapters = model_adapters(&task, config, classes.len()).map_err(CliError::failed)?;
         let metadata = ModelMetadata::new(config, classes, checkpoint.step(), averages);
         Ok(Self { metadata: metadata.map_err(CliError::failed)?, checkpoint, run, resolved, task, adapters })
     }

@@ -5,9 +5,7 @@ use std::path::{Path, PathBuf};
 use phalanx_checkpoint::Checkpoint;
 use phalanx_config::{Config, Resolved, diff};
 use phalanx_run::RunFolder;
-use phalanx_trainer::engine::{
-    AdapterFolder, CheckpointChoice, ModelMetadata, Task, TextLength, TrainedModel,
-};
+use phalanx_trainer::engine::{CheckpointChoice, ModelMetadata, Task, TextLength, TrainedModel};
 
 use super::error::CliError;
 use super::resolve::{configuration_of, task_alone};
@@ -17,7 +15,8 @@ use crate::console::err;
 /// The file with the weights of an exported folder.
 pub(super) const FOLDER_WEIGHTS: &str = "model.safetensors";
 
-pub(super) use phalanx_trainer::engine::FOLDER_CONFIG;
+use phalanx_weights::AdapterFolder;
+pub(super) use phalanx_weights::FOLDER_CONFIG;
 
 /// Keys outside of `[model]` by which images are prepared.
 const PREPARATION: [&str; 6] = [

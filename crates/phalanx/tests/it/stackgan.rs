@@ -229,7 +229,7 @@ fn runs_go_on_to_the_same_bits_in_the_middle_of_either_stage() {
     assert_eq!(pieces, whole);
     let exported = |run: &str| {
         let folder = RunFolder::open(&place.path(run)).expect("a run");
-        let checkpoint = phalanx_trainer::engine::newest_checkpoint(&folder).expect("complete");
+        let checkpoint = phalanx_checkpoint::newest_checkpoint(&folder).expect("complete");
         let out = place.path(&format!("{run}.safetensors"));
         checkpoint
             .export(&out, &phalanx_checkpoint::ExportOptions { averages: true, ..Default::default() })
@@ -260,7 +260,7 @@ fn stages_trained_alone_and_pictures_of_both() {
     // The first stage is the one that was trained.
     let weights = |run: &Path, name: &str| {
         let folder = RunFolder::open(run).expect("a run");
-        let checkpoint = phalanx_trainer::engine::newest_checkpoint(&folder).expect("complete");
+        let checkpoint = phalanx_checkpoint::newest_checkpoint(&folder).expect("complete");
         let read = checkpoint.reader().read(phalanx_checkpoint::MODEL, name).expect("there");
         read.flatten_all().and_then(|flat| flat.to_vec1::<f32>()).expect("f32")
     };

@@ -1,8 +1,11 @@
 //! Errors of a training run.
 
+use phalanx_batches::BatchError;
 use phalanx_collectives::CommError;
+use phalanx_datasets::DatasetError;
 use phalanx_sharding::ShardingError;
 use phalanx_tensor::{ArrayError, TensorError};
+use phalanx_weights::WeightError;
 
 use phalanx_checkpoint::CheckpointError;
 use phalanx_run::RunError;
@@ -187,6 +190,9 @@ pub enum TrainError {
     /// Data cannot be read.
     #[error(transparent)]
     Data(#[from] phalanx_data::DataError),
+    /// Metrics of images cannot be computed.
+    #[error(transparent)]
+    Quality(#[from] phalanx_quality::QualityError),
     /// The model cannot be computed.
     #[error(transparent)]
     Tensor(#[from] TensorError),
@@ -199,6 +205,15 @@ pub enum TrainError {
     /// A checkpoint cannot be written or read.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
+    /// Weights that the training begins with cannot be used.
+    #[error(transparent)]
+    Weights(WeightError),
+    /// The configured images cannot be used.
+    #[error(transparent)]
+    Datasets(DatasetError),
+    /// A batch cannot be made or read.
+    #[error(transparent)]
+    Batch(BatchError),
 }
 
 /// A tensor that ranks should hold alike and hold differently.
@@ -369,6 +384,38 @@ fn is_elsewhere(error: &CommError) -> bool {
 impl From<ArrayError> for TrainError {
     fn from(error: ArrayError) -> Self {
         Self::Tensor(error.into())
+    }
+}
+
+impl From<WeightError> for TrainError {
+    fn from(error: WeightError) -> Self {
+        match error {
+            WeightError::Tensor(error) => Self::Tensor(error),
+            WeightError::Checkpoint(error) => Self::Checkpoint(error),
+            WeightError::Run(error) => Self::Run(error),
+            other => Self::Weights(other),
+        }
+    }
+}
+
+impl From<DatasetError> for TrainError {
+    fn from(error: DatasetError) -> Self {
+        match error {
+            DatasetError::Data(error) => Self::Data(error),
+            DatasetError::Run(error) => Self::Run(error),
+            other => Self::Datasets(other),
+        }
+    }
+}
+
+impl From<BatchError> for TrainError {
+    fn from(error: BatchError) -> Self {
+        match error {
+            BatchError::Data(error) => Self::Data(error),
+            BatchError::Array(error) => Self::Tensor(error.into()),
+            BatchError::Candle(error) => Self::Candle(error),
+            other => Self::Batch(other),
+        }
     }
 }
 

@@ -6,7 +6,6 @@
 //! | `data` | the batches of a rank |
 //! | `training` | what a training is: networks, and a step of phases |
 //! | `checkpoint` | when checkpoints are written, and what of them a rank writes |
-//! | `weights` | the weights that a training begins with, or that are evaluated |
 //! | `inference` | evaluation, samples and plans, of a run or without one |
 //! | `generative_metrics` | metrics of generated images |
 //! | `train_loop` | the steps, and everything that changes in them |
@@ -45,30 +44,27 @@ mod inference;
 mod stages;
 mod step_outline;
 mod watch;
-mod weights;
 
 mod train_loop;
 
-pub use checkpoint::{CheckpointChoice, newest_checkpoint};
-pub use data::{
-    Batch, DamagedImage, DataCheck, MixedLabels, SplitCheck, UnreadableImage, WrittenSplit, check_data,
-    write_images,
-};
+pub use checkpoint::CheckpointChoice;
+pub use data::UnreadableImage;
 pub use distributed::{World, in_one_process, invited_world, launcher_world, require_secret};
 pub use error::{Divergence, TrainError};
 pub use estimate::{Estimate, estimate};
 pub use generative_metrics::ConfusedValues;
 pub use inference::{
-    AdapterFolder, ClassAnswer, DrawnPictures, ExplainOptions, Explanation, FOLDER_CONFIG, GridStyle,
-    ImageMetadata, METADATA_KEY, ModelAdapters, ModelMetadata, ModelPlan, OnnxExport, Picture,
-    PredictOptions, PredictOutcome, Prediction, ReadPicture, RunEvaluation, SampleReport, TrainedModel,
-    TrainedWeights, WordMap, describe, draw_pictures, evaluate_model, explain_model, export_onnx,
-    plan_memory, predict, predict_texts, sample_model, write_texts,
+    ClassAnswer, DrawnPictures, ExplainOptions, Explanation, GridStyle, ImageMetadata, METADATA_KEY,
+    ModelMetadata, ModelPlan, OnnxExport, Picture, PredictOptions, PredictOutcome, Prediction, ReadPicture,
+    RunEvaluation, SampleReport, TrainedModel, TrainedWeights, WordMap, describe, draw_pictures,
+    evaluate_model, explain_model, export_onnx, model_adapters, plan_memory, predict, predict_texts,
+    sample_model, write_texts,
 };
 pub use observer::{
     Event, NoopObserver, Observer, PhaseReport, ScaledRate, Started, StartedRanks, StepRange, StepReport,
     UpdateReport, named,
 };
+pub use phalanx_batches::{Batch, MixedLabels};
 pub use phalanx_run::TextUse;
 pub use plan::Plan;
 pub use refusal::refusal;

@@ -2,7 +2,7 @@
 
 use phalanx_checkpoint::ExportOptions;
 use phalanx_run::{sync_folder, write_aside};
-use phalanx_trainer::engine::ModelAdapters;
+use phalanx_weights::ModelAdapters;
 
 use super::{ExportArgs, Exported, folder, write_weights};
 use crate::Program;

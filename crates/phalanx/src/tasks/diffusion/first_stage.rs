@@ -12,10 +12,11 @@ use crate::tasks::autoencoder_kl::{self, AutoencoderKlSettings};
 use crate::tasks::cvae::{self, CvaeSettings};
 use crate::tasks::presets::PRESETS;
 use crate::tasks::text::Texts;
+use phalanx_checkpoint::newest_checkpoint;
 use phalanx_checkpoint::{EMA, MODEL};
 use phalanx_config::{Catalogue, Config, Resolved};
 use phalanx_run::RunFolder;
-use phalanx_trainer::engine::{Setup, StepInput, TrainError, newest_checkpoint};
+use phalanx_trainer::engine::{Setup, StepInput, TrainError};
 
 use super::DiffusionSettings;
 

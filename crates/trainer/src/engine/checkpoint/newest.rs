@@ -2,7 +2,7 @@
 
 use crate::engine::distributed::Distributed;
 use crate::engine::error::TrainError;
-use phalanx_checkpoint::Checkpoint;
+use phalanx_checkpoint::{Checkpoint, newest_checkpoint};
 use phalanx_run::RunFolder;
 
 /// Finds the newest complete checkpoint, and the problems of newer ones. All ranks call this together.
@@ -48,7 +48,7 @@ impl CheckpointChoice {
     /// If there is none that can be read, or none is marked as the best.
     pub fn open(self, folder: &RunFolder) -> Result<Checkpoint, TrainError> {
         if self == Self::Newest {
-            return newest_checkpoint(folder);
+            return Ok(newest_checkpoint(folder)?);
         }
         let none = || {
             let folder = folder.path().display();
@@ -57,20 +57,5 @@ impl CheckpointChoice {
             ))
         };
         Ok(Checkpoint::best(&folder.checkpoints())?.ok_or_else(none)?.0)
-    }
-}
-
-/// Opens the newest checkpoint of a run, outside of the run.
-///
-/// # Errors
-/// If there is none that can be read.
-pub fn newest_checkpoint(folder: &RunFolder) -> Result<Checkpoint, TrainError> {
-    let (newest, mut damaged) = Checkpoint::newest(&folder.checkpoints());
-    match (newest, damaged.pop()) {
-        (Some(checkpoint), _) => Ok(checkpoint),
-        (None, Some(error)) => Err(error.into()),
-        (None, None) => {
-            Err(TrainError::Setup(format!("{} holds no checkpoint yet", folder.path().display())))
-        }
     }
 }

@@ -8,10 +8,9 @@ use phalanx_sharding::VirtualRanks;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::Batch;
-use super::device_cache::DeviceCache;
 use crate::engine::TrainError;
 use crate::engine::distributed::Distributed;
+use phalanx_batches::{Batch, DeviceCache};
 
 /// The rank that loads for all, under strategies where one does.
 const READER: usize = 0;

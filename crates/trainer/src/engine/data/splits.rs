@@ -11,14 +11,12 @@ use phalanx_sharding::VirtualRanks;
 use phalanx_tensor::ComputeDevice;
 use serde::{Deserialize, Serialize};
 
-use super::Batch;
-use super::device_cache::DeviceCache;
 use super::feed::{self, Feed, TestBatch};
-use super::images::ConfiguredImages;
-use super::transforms::mixing;
 use crate::engine::distributed::{Distributed, RankBatch};
 use crate::engine::{Plan, TrainError};
+use phalanx_batches::{Batch, DeviceCache};
 use phalanx_config::Config;
+use phalanx_datasets::{ConfiguredImages, DataRecord, mixing};
 
 /// The training and the test split of a rank.
 pub(in crate::engine) struct Data {
@@ -186,8 +184,14 @@ impl Data {
     }
 
     /// The configured images, on a rank that loads them.
-    pub(super) fn images(&self) -> Option<&ConfiguredImages> {
+    pub(in crate::engine) fn images(&self) -> Option<&ConfiguredImages> {
         self.splits.as_ref()?.images.as_ref()
+    }
+
+    /// Takes the record of the data. `None` if images are embedded, a user's own, or loaded by another rank.
+    pub(in crate::engine) fn record(&self, config: &Config) -> Result<Option<DataRecord>, TrainError> {
+        let record = self.images().map(|images| DataRecord::of(images, config));
+        Ok(record.transpose()?.flatten())
     }
 
     /// Plans the training.
@@ -212,7 +216,7 @@ impl Data {
     /// Checks that labels mean the classes that a model was trained on. The data may lack the last ones.
     pub(in crate::engine) fn check_classes(&self, trained: &[String]) -> Result<(), TrainError> {
         let Some(images) = self.images().filter(|_| !trained.is_empty()) else { return Ok(()) };
-        images.check_trained(trained)
+        Ok(images.check_trained(trained)?)
     }
 
     /// A description of the data.
@@ -223,7 +227,7 @@ impl Data {
     /// Returns `count` captions of the test split, or of the training split without one; without repetition if there are enough; none on a rank that loads no data.
     pub(in crate::engine) fn test_captions(&self, count: usize) -> Result<Vec<String>, TrainError> {
         let images = self.splits.as_ref().and_then(|splits| splits.images.as_ref());
-        images.map_or_else(|| Ok(Vec::new()), |images| images.test_captions(count))
+        Ok(images.map_or_else(|| Ok(Vec::new()), |images| images.test_captions(count))?)
     }
 
     /// Returns this rank's part of `count` evenly chosen test samples; all of them on the rank that loads for all.
@@ -249,7 +253,7 @@ impl Data {
         let count = count.min(examples.len());
         let chosen = SourceSubset::take(examples, count, 0)?;
         let positions = positions.start..positions.end.min(count);
-        Batch::try_from(chosen.batch(&positions.collect::<Vec<_>>(), 0, &|| true)?)
+        Ok(Batch::try_from(chosen.batch(&positions.collect::<Vec<_>>(), 0, &|| true)?)?)
     }
 
     /// Creates the feed of training batches from step `step` on, counted from 0, for this part of each batch.

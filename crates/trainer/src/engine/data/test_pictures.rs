@@ -4,10 +4,11 @@ use candle_core::DType;
 use phalanx_data::transform::Normalise;
 use phalanx_run::PlanarPicture;
 
-use super::images::ConfiguredImages;
-use super::{Batch, Data};
+use super::Data;
 use crate::engine::TrainError;
+use phalanx_batches::Batch;
 use phalanx_config::Config;
+use phalanx_datasets::ConfiguredImages;
 
 /// The array of a batch that has the images.
 const IMAGES: &str = "images";

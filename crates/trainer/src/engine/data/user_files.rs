@@ -8,10 +8,10 @@ use phalanx_data::transform::Normalise;
 use phalanx_data::{BatchSource, CollatedDataset, DataError, ImageCollation, ImageFiles};
 use phalanx_tensor::ComputeDevice;
 
-use super::Batch;
-use super::transforms::transforms;
 use crate::engine::TrainError;
+use phalanx_batches::Batch;
 use phalanx_config::Config;
+use phalanx_datasets::ImageTransforms;
 
 /// Image files of a user, prepared as the test images of a configuration.
 pub(in crate::engine) struct UserFiles {
@@ -46,7 +46,7 @@ impl UserFiles {
         config: &Config,
         device: &ComputeDevice,
     ) -> Result<Self, TrainError> {
-        let (_, for_testing) = transforms(config)?;
+        let ImageTransforms { testing: for_testing, .. } = ImageTransforms::of(config)?;
         let normalise = for_testing.config().normalise;
         let images = Arc::new(ImageFiles::new(files.clone()));
         let source: Arc<dyn BatchSource> =

@@ -5,18 +5,20 @@ use std::sync::Arc;
 
 use candle_core::DType;
 use image::RgbImage;
+use phalanx_checkpoint::newest_checkpoint;
 use phalanx_data::Attribute;
 use phalanx_data::transform::Transform;
 use phalanx_tensor::{ComputeDevice, Context, Session, Tape, Value};
+use phalanx_weights::load_checkpoint;
 
 use super::judged_answer::{JudgedAnswer, JudgedSum};
 use super::pictures::{ImageFeatures, Pictures};
 use super::scenes::SceneAnswers;
-use crate::engine::checkpoint::newest_checkpoint;
-use crate::engine::data::{Batch, DataRecord, attributes, picture_transform};
 use crate::engine::error::TrainError;
 use crate::engine::training::{BuildTarget, Built, Evaluator, StepInput, Weights};
+use phalanx_batches::Batch;
 use phalanx_config::Config;
+use phalanx_datasets::{DataRecord, attributes, picture_transform};
 use phalanx_run::{ConfusionMatrix, RunFolder};
 
 /// An evaluator with its network in memory.
@@ -42,7 +44,7 @@ impl LoadedEvaluator {
         let open = || -> Result<Self, TrainError> {
             let checkpoint = newest_checkpoint(&RunFolder::open(run)?)?;
             let mut built = task.build(config, None, BuildTarget::whole(Weights::Here, device))?;
-            built.load_for_use(&checkpoint, true)?;
+            load_checkpoint(&built.stores(), &checkpoint, true)?;
             let listener = built.ready(config)?;
             let (prepare, session) = (
                 picture_transform(config)?,

@@ -7,13 +7,10 @@
 
 mod confusion;
 mod evaluator;
-mod frechet;
 mod judged_answer;
 mod judged_grid;
-mod manifold;
 mod pictures;
 mod scenes;
-mod sharpness;
 
 use std::ops::Range;
 use std::path::Path;
@@ -26,11 +23,9 @@ pub use confusion::ConfusedValues;
 
 use confusion::confused;
 use evaluator::LoadedEvaluator;
-use frechet::{frechet_deviation, frechet_distance};
 use judged_grid::JudgedGrid;
-use manifold::precision_and_recall;
+use phalanx_quality::{frechet_deviation, frechet_distance, precision_and_recall, sharpness};
 use pictures::{ImageFeatures, Pictures, drawn};
-use sharpness::sharpness;
 
 use super::data::Data;
 use super::distributed::Distributed;
@@ -176,7 +171,7 @@ impl GenerativeMetrics {
         ];
         for (evaluator, (real, made)) in self.evaluators.iter().zip(real.features.iter().zip(&made.features))
         {
-            measures.extend(compare(&evaluator.name, real, made, count, config.quality.neighbours));
+            measures.extend(compare(&evaluator.name, real, made, count, config.quality.neighbours)?);
             confusions.extend(confused(evaluator, real, made));
         }
         let quality = Quality { measures, confusions };
@@ -280,7 +275,7 @@ fn compare(
     made: &ImageFeatures,
     count: f64,
     neighbours: usize,
-) -> Vec<(String, f64)> {
+) -> Result<Vec<(String, f64)>, TrainError> {
     let mut measures = Vec::new();
     for (made, real) in made.judged.iter().zip(&real.judged) {
         // The array `labels` has classes.
@@ -292,15 +287,12 @@ fn compare(
         measures.push((format!("drawn_{evaluator}_score"), made / count));
         measures.push((format!("real_{evaluator}_score"), real / count));
     }
-    let dim = made.dim.max(1);
-    measures.push((
-        format!("{evaluator}_frechet_distance"),
-        frechet_distance(&real.features, &made.features, dim),
-    ));
-    let deviation = frechet_deviation(&real.features, &made.features, dim);
+    let (real, made) = (real.rows()?, made.rows()?);
+    measures.push((format!("{evaluator}_frechet_distance"), frechet_distance(real, made)?));
+    let deviation = frechet_deviation(real, made)?;
     measures.extend(deviation.map(|deviation| (format!("{evaluator}_frechet_deviation"), deviation)));
-    let [precision, recall] = precision_and_recall(&real.features, &made.features, dim, neighbours);
-    measures.push((format!("{evaluator}_precision"), precision));
-    measures.push((format!("{evaluator}_recall"), recall));
-    measures
+    let found = precision_and_recall(real, made, neighbours)?;
+    measures.push((format!("{evaluator}_precision"), found.precision));
+    measures.push((format!("{evaluator}_recall"), found.recall));
+    Ok(measures)
 }

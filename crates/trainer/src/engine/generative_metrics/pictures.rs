@@ -2,12 +2,13 @@
 
 use image::RgbImage;
 use phalanx_data::transform::Normalise;
+use phalanx_quality::{QualityError, Rows};
 use phalanx_tensor::{ComputeDevice, Value};
 use serde::{Deserialize, Serialize};
 
 use super::judged_answer::JudgedSum;
-use crate::engine::data::Batch;
 use crate::engine::error::TrainError;
+use phalanx_batches::Batch;
 
 /// Samples of the test split.
 pub(super) struct Pictures {
@@ -45,7 +46,7 @@ impl Pictures {
 
     /// Returns the true classes in the array of this name.
     pub(super) fn answers(&self, name: &str) -> Result<Vec<u32>, TrainError> {
-        self.batch.classes(name)
+        Ok(self.batch.classes(name)?)
     }
 }
 
@@ -74,6 +75,11 @@ pub(super) struct ImageFeatures {
 }
 
 impl ImageFeatures {
+    /// The features, a row for each image.
+    pub(super) fn rows(&self) -> Result<Rows<'_>, QualityError> {
+        Rows::new(&self.features, self.dim.max(1))
+    }
+
     /// Adds the features of further images.
     pub(super) fn add(&mut self, more: Self) {
         if self.dim == 0 {

@@ -1,95 +1,26 @@
-//! The adapters of a trained model, for exports: merged into weights, or as a folder of peft.
+//! The adapters of the model of a task.
 
-use phalanx_tensor::{AdaptedLayer, ComputeDevice, Param};
+use phalanx_config::Config;
+use phalanx_tensor::ComputeDevice;
+use phalanx_weights::ModelAdapters;
 
 use crate::engine::TrainError;
-use crate::engine::distributed::Network;
 use crate::engine::training::{BuildTarget, Task, Weights};
-use crate::engine::weights::peft::{self, PeftConfig};
-use phalanx_config::Config;
 
-/// The classes of transformers that load models, with the names of their tasks in peft.
-const TASKS: [(&str, &str); 3] = [
-    ("AutoModelForCausalLM", "CAUSAL_LM"),
-    ("AutoModelForSequenceClassification", "SEQ_CLS"),
-    ("AutoModelForSeq2SeqLM", "SEQ_2_SEQ_LM"),
-];
-
-/// The adapters of a model, and the other parameters that were trained.
-#[derive(Debug, Clone)]
-pub struct ModelAdapters {
-    layers: Vec<AdaptedLayer>,
-    /// The names of the other parameters that were trained.
-    trained: Vec<String>,
-    description: PeftConfig,
-}
-
-impl ModelAdapters {
-    /// The name of the description in a folder of peft.
-    pub const DESCRIPTION: &'static str = peft::CONFIG;
-
-    /// The name of the tensors in a folder of peft.
-    pub const TENSORS: &'static str = peft::TENSORS;
-
-    /// Finds the adapters of the model of a task under `config`, on data of this number of classes. `None` if it has none.
-    ///
-    /// # Errors
-    /// If the model cannot be built.
-    pub fn of(task: &Task, config: &Config, classes: usize) -> Result<Option<Self>, TrainError> {
-        if config.lora.rank == 0 {
-            return Ok(None);
-        }
-        let built =
-            task.build(config, Some(classes), BuildTarget::whole(Weights::Absent, &ComputeDevice::host()))?;
-        let stores = || built.networks.iter().map(Network::store);
-        let layers: Vec<AdaptedLayer> =
-            stores().flat_map(|store| store.adapted_layers().iter().cloned()).collect();
-        let is_trained = |param: &&Param| param.trainable() && !param.is_adapter();
-        let trained = stores().flat_map(|store| store.params().iter().filter(is_trained));
-        let trained: Vec<String> = trained.map(|param| param.name().to_owned()).collect();
-        let description = describe(task, config, &layers, &trained);
-        Ok(Some(Self { layers, trained, description }))
+/// Finds the adapters of the model of a task under `config`, on data of this number of classes. `None` if it has none.
+///
+/// # Errors
+/// If the model cannot be built.
+pub fn model_adapters(
+    task: &Task,
+    config: &Config,
+    classes: usize,
+) -> Result<Option<ModelAdapters>, TrainError> {
+    if config.lora.rank == 0 {
+        return Ok(None);
     }
-
-    /// The layers that have one.
-    pub fn layers(&self) -> &[AdaptedLayer] {
-        &self.layers
-    }
-
-    /// Returns the name in a folder of peft of a parameter; `None` for those that its base model has.
-    pub fn name_there(&self, name: &str) -> Option<String> {
-        let is_here = self.trained.iter().any(|trained| trained == name)
-            || self.layers.iter().any(|layer| layer.a() == name || layer.b() == name);
-        is_here.then(|| peft::name_there(name))
-    }
-
-    /// The description of a folder of peft, as JSON.
-    ///
-    /// # Errors
-    /// If it cannot be written as JSON.
-    pub fn description(&self) -> Result<String, TrainError> {
-        let text = serde_json::to_string_pretty(&self.description);
-        text.map(|text| format!("{text}\n")).map_err(|error| TrainError::Setup(error.to_string()))
-    }
-}
-
-/// Describes adapters as peft does.
-fn describe(task: &Task, config: &Config, layers: &[AdaptedLayer], trained: &[String]) -> PeftConfig {
-    let lora = &config.lora;
+    let host = ComputeDevice::host();
+    let built = task.build(config, Some(classes), BuildTarget::whole(Weights::Absent, &host))?;
     let loader = task.transformers().map(|models| models.loader);
-    let known = TASKS.iter().find(|(class, _)| loader == Some(*class));
-    let mut modules: Vec<String> =
-        trained.iter().filter_map(|name| Some(name.rsplit_once('.')?.0.to_owned())).collect();
-    modules.dedup();
-    PeftConfig {
-        task_type: known.map(|(_, task)| (*task).to_owned()),
-        base_model_name_or_path: Some(config.model.weights.clone()).filter(|path| !path.is_empty()),
-        r: lora.rank,
-        lora_alpha: lora.alpha,
-        lora_dropout: lora.dropout,
-        target_modules: layers.iter().map(|layer| layer.name.as_str()).collect(),
-        modules_to_save: Some(modules).filter(|modules| !modules.is_empty()),
-        fan_in_fan_out: layers.iter().any(|layer| layer.inputs_first),
-        ..PeftConfig::default()
-    }
+    Ok(Some(ModelAdapters::of(&built.stores(), config, loader)))
 }

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::engine::TrainError;
-use crate::engine::data::Preparation;
 use phalanx_config::Config;
+use phalanx_datasets::Preparation;
 
 /// The key of the description in the metadata of a safetensors file and in `config.json`.
 pub const METADATA_KEY: &str = "phalanx";

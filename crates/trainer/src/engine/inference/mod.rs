@@ -1,6 +1,5 @@
 //! Inference: evaluation, samples, predictions and exports of trained models, and memory plans.
 
-mod adapter_folder;
 mod adapters;
 mod class_files;
 mod evaluate;
@@ -18,8 +17,7 @@ mod onnx;
 mod predict;
 mod runs;
 
-pub use adapter_folder::{AdapterFolder, FOLDER_CONFIG};
-pub use adapters::ModelAdapters;
+pub use adapters::model_adapters;
 pub use explain::{ExplainOptions, Explanation, ReadPicture, WordMap, explain_model};
 pub use memory::{ModelPlan, plan_memory};
 pub use metadata::{ImageMetadata, METADATA_KEY, ModelMetadata};

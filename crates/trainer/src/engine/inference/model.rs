@@ -4,19 +4,19 @@ use std::path::Path;
 use std::sync::Arc;
 
 use phalanx_tensor::{Context, Session};
+use phalanx_weights::{HeadRule, load, load_adapters, load_checkpoint, load_exported};
 
 use super::{TrainedModel, TrainedWeights};
 use crate::engine::device::Device;
-use crate::engine::distributed::{Cores, Network};
+use crate::engine::distributed::Cores;
 use crate::engine::training::{BuildTarget, Built, Task, Weights};
-use crate::engine::weights::{HeadRule, load, load_adapters};
 use crate::engine::{TrainError, precision};
 use phalanx_config::Config;
 
 /// Loads weights of another program.
 fn load_foreign(built: &Built, path: &Path) -> Result<(), TrainError> {
-    let networks: Vec<&Network> = built.networks.iter().collect();
-    load(path, &networks, &built.names, HeadRule::Load).map(drop)
+    load(path, &built.learnt_stores(), &built.names, HeadRule::Load)?;
+    Ok(())
 }
 
 /// Loads the weights of a published model, and the adapters that change it, if there are any (`lora.from`).
@@ -24,9 +24,10 @@ fn load_published(built: &Built, folder: &Path, config: &Config) -> Result<(), T
     if config.lora.from.is_empty() {
         return load_foreign(built, folder);
     }
-    let networks: Vec<&Network> = built.networks.iter().collect();
-    load(folder, &networks, &built.names, HeadRule::Replace)?;
-    load_adapters(&config.lora, &networks, &built.names).map(drop)
+    let stores = built.learnt_stores();
+    load(folder, &stores, &built.names, HeadRule::Replace)?;
+    load_adapters(&config.lora, &stores, &built.names)?;
+    Ok(())
 }
 
 /// The networks of a training, for inference.
@@ -42,11 +43,12 @@ impl InferenceModel {
         let classes = Some(model.classes.len()).filter(|number| *number > 0);
         match &model.weights {
             TrainedWeights::Checkpoint { checkpoint, averages } => {
-                let load = |built: &Built| built.load_for_use(checkpoint, *averages);
+                let load = |built: &Built| Ok(load_checkpoint(&built.stores(), checkpoint, *averages)?);
                 Self::build(task, config, classes, Weights::Placeholder, load)
             }
             TrainedWeights::Exported(file) => {
-                Self::build(task, config, classes, Weights::Placeholder, |built| built.load_exported(file))
+                let load = |built: &Built| Ok(load_exported(&built.stores(), file)?);
+                Self::build(task, config, classes, Weights::Placeholder, load)
             }
             TrainedWeights::Foreign(file) => {
                 Self::build(task, config, classes, Weights::Here, |built| load_foreign(built, file))

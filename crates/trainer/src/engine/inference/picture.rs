@@ -4,8 +4,8 @@ use candle_core::DType;
 use phalanx_data::transform::Normalise;
 
 use crate::engine::TrainError;
-use crate::engine::data::Batch;
 use crate::engine::training::ForwardInput;
+use phalanx_batches::Batch;
 
 /// A picture as a network sees it.
 #[derive(Debug, Clone, PartialEq)]

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use phalanx_tensor::{ParamBucket, Tape};
+use phalanx_weights::check_configured;
 
 use super::model::InferenceModel;
 use super::{Drawn, GridStyle, TestPass, TrainedModel, class_report, evaluate, grid_of, write_class_files};
@@ -11,7 +12,6 @@ use crate::engine::data::Data;
 use crate::engine::distributed::{BatchGroups, Distributed, Network};
 use crate::engine::generative_metrics::{ConfusedValues, GenerativeMetrics};
 use crate::engine::training::{Drawing, Task, Weights, Writing, WrittenPart, WrittenTexts};
-use crate::engine::weights::check_configured;
 use crate::engine::{Plan, TrainError, optimize};
 use phalanx_config::Config;
 use phalanx_run::{ClassReport, TextUse};
@@ -220,7 +220,8 @@ pub fn describe(task: &Task, config: &Config) -> Result<Vec<String>, TrainError>
         format!("steps: {} in an epoch, {} in all", plan.steps_per_epoch, plan.stop),
         format!("each of {ranks} ranks takes {share} samples a step"),
     ];
-    lines.extend(check_configured(config, &inference.built, false)?.map(|record| record.describe()));
+    let (stores, names) = (inference.built.learnt_stores(), &inference.built.names);
+    lines.extend(check_configured(config, &stores, names, false)?.map(|record| record.describe()));
     lines.extend(networks.iter().flat_map(|network| rules_of(network, config, &plan)));
     Ok(lines)
 }

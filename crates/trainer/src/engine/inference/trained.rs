@@ -2,15 +2,14 @@
 
 use std::path::PathBuf;
 
-use phalanx_checkpoint::Checkpoint;
+use phalanx_checkpoint::{Checkpoint, newest_checkpoint};
 use phalanx_run::RunFolder;
 
 use super::ModelMetadata;
 use crate::engine::TrainError;
-use crate::engine::checkpoint::newest_checkpoint;
-use crate::engine::data::{DataRecord, class_names};
 use crate::engine::training::Task;
 use phalanx_config::Config;
+use phalanx_datasets::{DataRecord, class_names};
 
 /// The weights of a trained model.
 #[derive(Debug, Clone)]

@@ -10,12 +10,12 @@ use super::run::Run;
 use super::sample_kind::SampleKind;
 use crate::engine::TrainError;
 use crate::engine::checkpoint::{find_checkpoint, saved_step};
-use crate::engine::data::DataRecord;
 use crate::engine::distributed::Network;
 use crate::engine::observer::Event;
 use crate::engine::training::Task;
-use crate::engine::weights::HeadRule;
 use phalanx_config::Resolved;
+use phalanx_datasets::DataRecord;
+use phalanx_weights::HeadRule;
 
 impl Run<'_> {
     /// Resumes from the newest checkpoint, if there is one. All ranks agree on which. Otherwise reads the weights that the run begins
@@ -142,7 +142,7 @@ impl Run<'_> {
         weights: Option<&WeightsRecord>,
     ) -> Result<(), TrainError> {
         if self.is_first() {
-            let data = DataRecord::of(&self.data, self.env.config)?;
+            let data = self.data.record(self.env.config)?;
             let before = DataRecord::read(&self.env.folder.data()).filter(|_| self.state.step > 0);
             if let (Some(data), Some(before)) = (&data, before) {
                 for line in data.changes(&before)? {

@@ -8,14 +8,15 @@ use phalanx_tensor::{ComputeDevice, TensorRank};
 use super::reporter::{prepare, write_partial};
 use super::run::{Run, RunEnd};
 use super::selection::{check_measure, check_range_test};
+use crate::engine::TrainError;
 use crate::engine::data::Data;
 use crate::engine::distributed::{Distributed, World};
 use crate::engine::observer::Observer;
 use crate::engine::stages::Stages;
 use crate::engine::step_outline::check_cuts;
 use crate::engine::training::{BuildTarget, Task, Weights};
-use crate::engine::{TrainError, weights};
 use phalanx_config::{Config, Resolved};
+use phalanx_weights::check_configured;
 
 /// Trains a task as one rank of `world`, until the configured step or until `stop` is raised on any rank. Resumes from the newest
 /// complete checkpoint in `folder`, if there is one.
@@ -59,7 +60,7 @@ pub fn rehearse(task: &Task, config: &Config) -> Result<(), TrainError> {
     let tensor = config.tensor_ranks().map(|ranks| TensorRank { rank: 0, ranks });
     let target = BuildTarget { tensor, ..BuildTarget::whole(Weights::Absent, &device) };
     let built = task.build(config, Some(data.num_classes()), target)?;
-    weights::check_configured(config, &built, true)?;
+    check_configured(config, &built.learnt_stores(), &built.names, true)?;
     check_measure(config, &*built.training)?;
     check_range_test(config, &*built.training)?;
     Stages::of(task, config, Some(&data))?;

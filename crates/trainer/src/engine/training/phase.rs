@@ -5,6 +5,7 @@ use std::sync::Arc;
 use phalanx_run::TextUse;
 use phalanx_tensor::io::NamePart;
 use phalanx_tensor::{Session, Tape, Value};
+use phalanx_weights::{NameDeclarations, ShapeAdvice, Translate};
 
 use super::caption_reader::CaptionReader;
 use super::classes::{CLASS_SUMS, ClassScores, Classes};
@@ -13,7 +14,6 @@ use super::evaluator::EvaluatorOutput;
 use super::forward::{ForwardFn, ForwardInput, ForwardOutput};
 use super::step::{Loss, StepInput};
 use super::text_input::TextInput;
-use super::weight_names::{NameDeclarations, ShapeAdvice, Translate};
 use super::writing::{Writing, WrittenPart, WrittenText};
 use crate::engine::distributed::Network;
 use crate::engine::error::TrainError;

@@ -5,23 +5,21 @@ use std::sync::Arc;
 
 use phalanx_data::Attribute;
 use phalanx_sharding::pipeline::StageParams;
-use phalanx_tensor::io::{load_into, load_network};
+use phalanx_tensor::io::load_network;
 use phalanx_tensor::{
-    BuildOptions, ComputeDevice, Key, Listener, LoadReport, Param, ParamStore, Scope, StoreBuilder,
-    TensorError, TensorPlan, TensorRank,
+    BuildOptions, ComputeDevice, Key, Listener, Param, ParamStore, Scope, StoreBuilder, TensorError,
+    TensorPlan, TensorRank,
 };
 
 use super::any_training::AnyTraining;
 use super::checks::{check, check_evaluation, list};
-use super::of_run::load_of_run;
 use super::phase::Training;
 use super::rule_use::RuleUse;
-use super::weight_names::WeightNames;
-use crate::engine::data::{attributes, num_classes};
 use crate::engine::distributed::{Distributed, Network, listener};
 use crate::engine::error::TrainError;
-use phalanx_checkpoint::{Checkpoint, EMA};
 use phalanx_config::{Config, Offload, mib};
+use phalanx_datasets::{attributes, num_classes};
+use phalanx_weights::{WeightNames, load_of_run};
 
 /// The source of initial weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,54 +98,22 @@ impl Built {
         Ok(listener(self.networks.iter()))
     }
 
-    /// Loads the weights of a checkpoint for inference; with `averages` those in place of the parameters that have one.
-    pub(in crate::engine) fn load_for_use(
-        &self,
-        checkpoint: &Checkpoint,
-        averages: bool,
-    ) -> Result<(), TrainError> {
-        let reader = checkpoint.reader();
-        reader.check_model(self.networks.iter().map(Network::store))?;
-        for store in self.networks.iter().map(Network::store) {
-            reader.read_model(store)?;
-            for param in store.buckets().iter().filter(|_| averages) {
-                reader.read_values(EMA, param)?;
-            }
-        }
-        Ok(())
+    /// The stores of all networks.
+    pub(in crate::engine) fn stores(&self) -> Vec<&ParamStore> {
+        self.networks.iter().map(Network::store).collect()
+    }
+
+    /// The stores of the networks that weights are for: those that are trained. Others have sources of their own.
+    pub(in crate::engine) fn learnt_stores(&self) -> Vec<&ParamStore> {
+        learnt_stores(&self.networks)
     }
 }
 
-impl Built {
-    /// Loads a file of weights of another program. Only a training of one network has such a file.
-    pub(in crate::engine) fn load_foreign(&self, file: &Path) -> Result<(), TrainError> {
-        let [network] = self.networks.as_slice() else {
-            let problem = "a file of weights is for one network; this training has several";
-            return Err(TrainError::Setup(problem.to_owned()));
-        };
-        load_into(network.store(), file, true)?;
-        Ok(())
-    }
-
-    /// Loads an exported file, which has the parameters and buffers of all networks.
-    pub(in crate::engine) fn load_exported(&self, file: &Path) -> Result<(), TrainError> {
-        if self.networks.len() < 2 {
-            return self.load_foreign(file);
-        }
-        let unfit = |problem: String| TrainError::Setup(format!("{}: {problem}", file.display()));
-        let stores = || self.networks.iter().map(Network::store);
-        for store in stores() {
-            let LoadReport { missing, unexpected } = load_into(store, file, false)?;
-            if let Some(name) = missing.iter().find(|name| !name.ends_with("num_batches_tracked")) {
-                return Err(unfit(format!("it lacks `{name}`")));
-            }
-            let is_known = |name: &&String| stores().any(|store| store.names().any(|own| own == *name));
-            if let Some(name) = unexpected.iter().find(|name| !is_known(name)) {
-                return Err(unfit(format!("it has `{name}`, which the model has not")));
-            }
-        }
-        Ok(())
-    }
+/// The stores of the trained ones of some networks.
+pub(in crate::engine) fn learnt_stores<'n>(
+    networks: impl IntoIterator<Item = &'n Network>,
+) -> Vec<&'n ParamStore> {
+    networks.into_iter().filter(|network| network.is_learnt()).map(Network::store).collect()
 }
 
 impl<'a> Setup<'a> {
@@ -171,7 +137,7 @@ impl<'a> Setup<'a> {
     /// # Errors
     /// If it must be read from a folder of images and cannot be.
     pub fn classes(&self) -> Result<usize, TrainError> {
-        self.classes.map_or_else(|| num_classes(self.config), Ok)
+        Ok(self.classes.map_or_else(|| num_classes(self.config), Ok)?)
     }
 
     /// Returns the attributes of the images of `[data]`, such as colour: the names of their arrays in a batch
@@ -180,7 +146,7 @@ impl<'a> Setup<'a> {
     /// # Errors
     /// If the configuration describes no images.
     pub fn attributes(&self) -> Result<Vec<Attribute>, TrainError> {
-        if self.classes == Some(0) { Ok(Vec::new()) } else { attributes(self.config) }
+        if self.classes == Some(0) { Ok(Vec::new()) } else { Ok(attributes(self.config)?) }
     }
 
     /// Registers the only network. Its parameters are saved under their own names.
@@ -278,7 +244,7 @@ impl<'a> Setup<'a> {
         prefixes: &[&str],
         build: impl FnOnce(&Scope) -> Result<N, TensorError>,
     ) -> Result<N, TrainError> {
-        self.frozen_network_from(name, |store| load_of_run(name, run, prefixes, store), build)
+        self.frozen_network_from(name, |store| Ok(load_of_run(name, run, prefixes, store)?), build)
     }
 
     /// Names a network that other settings of the training have. Configurations may have keys of it, such as

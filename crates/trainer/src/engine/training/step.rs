@@ -8,8 +8,8 @@ use phalanx_tensor::{Key, Session, StageRole, Tape, TensorError, Value, ops};
 
 use super::measure::Measure;
 use super::notices::Notices;
-use crate::engine::data::Batch;
 use crate::engine::error::TrainError;
+use phalanx_batches::Batch;
 
 /// One rank's part of a micro-batch, in a phase of a step or in an evaluation.
 ///
@@ -63,7 +63,7 @@ impl<'a> StepInput<'a> {
     /// # Errors
     /// If the batch has no array of this name, or its elements are of another type.
     pub fn classes(&self, name: &str) -> Result<Vec<u32>, TrainError> {
-        self.batch.classes(name)
+        Ok(self.batch.classes(name)?)
     }
 
     /// Returns the texts of this name, one for each sample.
@@ -71,7 +71,7 @@ impl<'a> StepInput<'a> {
     /// # Errors
     /// If the batch has no texts of this name; the error lists all names.
     pub fn texts(&self, name: &str) -> Result<&'a [String], TrainError> {
-        self.batch.texts(name)
+        Ok(self.batch.texts(name)?)
     }
 
     /// Returns the divisor of a loss over all samples, if they have equal weights.
@@ -79,7 +79,7 @@ impl<'a> StepInput<'a> {
     /// # Errors
     /// If samples have different weights; use [`StepInput::mean`] then.
     pub fn over(&self) -> Result<LossDivisor, TrainError> {
-        self.batch.even(self.sum)
+        Ok(self.batch.even(self.sum)?)
     }
 
     /// Computes the weighted mean of the samples' losses over the whole batch. `loss` gets rows of `output` of equal weight, their range,
@@ -105,7 +105,7 @@ impl<'a> StepInput<'a> {
     /// # Errors
     /// If there is no such mask or it has another shape.
     pub fn weights_of_places(&self, mask: &str) -> Result<Vec<f32>, TrainError> {
-        self.batch.weights_of_places(mask)
+        Ok(self.batch.weights_of_places(mask)?)
     }
 
     /// Runs a computation that reads numbers, on a tape of its own without backward: the first batch is measured before anything is

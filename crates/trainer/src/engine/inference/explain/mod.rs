@@ -4,7 +4,6 @@
 mod attributes;
 mod levels;
 mod maps;
-mod probe;
 mod samples;
 
 pub use maps::{ReadPicture, WordMap};
@@ -17,12 +16,13 @@ use phalanx_tensor::{Session, Tape};
 use super::TrainedModel;
 use super::model::InferenceModel;
 use crate::engine::TrainError;
-use crate::engine::data::{Data, OpenedSplits};
+use crate::engine::data::Data;
 use crate::engine::distributed::Distributed;
 use crate::engine::training::{CaptionReader, Task};
 use attributes::{CaptionAttribute, attributes};
 use phalanx_config::Config;
-use probe::{LinearReader, chance};
+use phalanx_datasets::OpenedSplits;
+use phalanx_quality::{LinearReader, QualityError, Rows, chance};
 use samples::HeldOut;
 
 /// The number of training captions that linear readers are fitted to, at most.
@@ -131,13 +131,16 @@ fn read_features(
     let (fitted, read) = (encoded(reader, session, captions)?, encoded(reader, session, held_out)?);
     let of = |(fitted, read): (Encoded, Encoded)| {
         let width = fitted.rows.len() / captions.len().max(1);
-        let linear = LinearReader::new(&fitted.rows, width);
-        let linear = linear
-            .ok_or_else(|| TrainError::Setup(format!("the {} of captions are not finite", fitted.name)))?;
-        let rows = linear.read(&read.rows);
+        let linear = LinearReader::new(Rows::new(&fitted.rows, width)?).map_err(|error| match error {
+            QualityError::NotFinite => {
+                TrainError::Setup(format!("the {} of captions are not finite", fitted.name))
+            }
+            other => other.into(),
+        })?;
+        let rows = linear.read(Rows::new(&read.rows, width)?)?;
         let pairs = known.iter().zip(truth);
         let accuracy = pairs.map(|(known, truth)| linear.accuracy(&known.classes, &rows, &truth.classes));
-        let accuracy = accuracy.collect();
+        let accuracy = accuracy.collect::<Result<_, _>>()?;
         Ok(ReadFeatures { features: fitted.name, width, accuracy })
     };
     fitted.into_iter().zip(read).map(of).collect()

@@ -5,10 +5,11 @@ use phalanx_data::CaptionedImage;
 use phalanx_tensor::{Session, Tape};
 
 use crate::engine::TrainError;
-use crate::engine::data::{Batch, Data, TestBatch};
+use crate::engine::data::{Data, TestBatch};
 use crate::engine::distributed::Distributed;
 use crate::engine::inference::Picture;
 use crate::engine::training::{CaptionReader, StepInput, TokenAttention};
+use phalanx_batches::Batch;
 use phalanx_config::Config;
 
 /// The batches of the held-out samples that are explained.

@@ -13,11 +13,11 @@ use phalanx_tensor::{Context, Listener, LossFactor, TensorError};
 use super::trainable::{DeferredResult, Trainable};
 use crate::engine::distributed::{Distributed, Network, listener};
 use crate::engine::observer::UpdateReport;
-use crate::engine::training::{AnyTraining, Built, Phase, WeightNames};
-use crate::engine::weights::{self, HeadRule};
+use crate::engine::training::{AnyTraining, Built, Phase, learnt_stores};
 use crate::engine::{Plan, TrainError};
 use phalanx_config::{Config, LoraConfig};
 use phalanx_run::{AdaptersRecord, WeightsRecord};
+use phalanx_weights::{HeadRule, WeightNames};
 
 /// The networks of a training, their optimizers, and the number of steps done.
 pub(in crate::engine::train_loop) struct TrainState {
@@ -123,12 +123,12 @@ impl TrainState {
 
     /// Reads the weights at `path` into the trained networks. All ranks call this together, and broadcast the state afterwards.
     pub(super) fn load_weights(&self, path: &Path, head: HeadRule) -> Result<WeightsRecord, TrainError> {
-        weights::load(path, &self.networks().collect::<Vec<_>>(), &self.names, head)
+        Ok(phalanx_weights::load(path, &learnt_stores(self.networks()), &self.names, head)?)
     }
 
     /// Reads the adapters of `lora.from`. All ranks call this together, and broadcast the state afterwards.
     pub(super) fn load_adapters(&self, lora: &LoraConfig) -> Result<AdaptersRecord, TrainError> {
-        weights::load_adapters(lora, &self.networks().collect::<Vec<_>>(), &self.names)
+        Ok(phalanx_weights::load_adapters(lora, &learnt_stores(self.networks()), &self.names)?)
     }
 
     /// Freezes and unfreezes parameters for the next step. Returns a message if some are trained from that step on.
