@@ -121,6 +121,8 @@ sections! {
         index: String = String::new();
         /// Shapes: at most this many objects in a picture, 1 or 2. Scenes: 2, or 3 for two or three. 0 = 1 and 3.
         objects: usize = 0;
+        /// Scenes: the share of training captions that tell the place of each object in place of relations, 0 to 1.
+        placed_captions: f64 = 0.0;
         /// Shapes and scenes: training pictures in an epoch.
         images: usize = 8192;
         /// Shapes and scenes: test pictures.

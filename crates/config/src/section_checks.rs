@@ -278,6 +278,16 @@ impl DataConfig {
             "data.objects",
             format!("data.objects = {} is not 2 or 3, which scenes can have", self.objects),
         );
+        relations.require(
+            (0.0..=1.0).contains(&self.placed_captions),
+            "data.placed_captions",
+            format!("data.placed_captions = {} is not a share from 0 to 1", self.placed_captions),
+        );
+        relations.require(
+            self.placed_captions == 0.0 || self.kind == DataKind::Scenes,
+            "data.placed_captions",
+            format!("data.placed_captions is for data.kind = scenes, and not for {}", self.kind),
+        );
         self.check_keys_of_kinds(relations);
         let parts = match self.crop_area[..] {
             [] => true,

@@ -48,6 +48,8 @@ pub enum Purpose {
     TrainPair = 18,
     /// A pair of synthetic test sentences.
     TestPair = 19,
+    /// The choice of captions that tell places.
+    PlacedCaption = 20,
 }
 
 /// Returns the generator for one purpose and one sample.

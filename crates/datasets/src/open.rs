@@ -105,7 +105,14 @@ fn open_split(config: &Config, split: Split, excluded: &Exclusions) -> Result<Im
         DataKind::Scenes => {
             let (len, resolution, objects) =
                 (pictures(data, split), read_side(config)?, scene_objects(config));
-            Arc::new(ScenesDataset::new(ScenesConfig { split, len, resolution, seed, objects })?)
+            Arc::new(ScenesDataset::new(ScenesConfig {
+                split,
+                len,
+                resolution,
+                seed,
+                objects,
+                placed: data.placed_captions,
+            })?)
         }
         DataKind::Cifar10 => {
             let images = open_cifar10_seeded(&data.path, split, seed, excluded)?;

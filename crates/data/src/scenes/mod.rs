@@ -27,7 +27,7 @@ pub use stated::{NamedObject, StatedScene};
 use std::ops::RangeInclusive;
 
 /// The settings of [`ScenesDataset`].
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ScenesConfig {
     /// The split, which determines the allowed combinations.
     pub split: Split,
@@ -39,12 +39,15 @@ pub struct ScenesConfig {
     pub seed: u64,
     /// The number of objects, each number with equal probability; within 2 to 3.
     pub objects: RangeInclusive<usize>,
+    /// The share of training captions that tell the place of each object in place of relations, 0 to 1. A model learns from them which
+    /// words go where; relations alone say too little about single images for that.
+    pub placed: f64,
 }
 
 impl Default for ScenesConfig {
     /// 10,000 training images of two or three objects, 64 pixels square.
     fn default() -> Self {
-        Self { split: Split::Train, len: 10_000, resolution: 64, seed: 0, objects: 2..=3 }
+        Self { split: Split::Train, len: 10_000, resolution: 64, seed: 0, objects: 2..=3, placed: 0.0 }
     }
 }
 
@@ -72,6 +75,10 @@ impl ScenesDataset {
             let reason = format!("{:?} objects; a scene has 2 or 3", config.objects);
             return Err(DataError::config("scenes.objects", reason));
         }
+        if !(0.0..=1.0).contains(&config.placed) {
+            let reason = format!("a share of {} captions that tell places", config.placed);
+            return Err(DataError::config("scenes.placed", reason));
+        }
         let header = Header {
             name: format!("scenes/{}", config.split),
             class_names: Shape::words(),
@@ -95,6 +102,14 @@ impl ScenesDataset {
     pub fn spec(&self, index: usize) -> Result<SceneSpec> {
         check_index(&self.header.name, index, self.config.len)?;
         Ok(self.spec_of(index))
+    }
+
+    /// Returns true if the caption of an image in an epoch tells places.
+    fn tells_places(&self, index: usize, epoch: u64) -> bool {
+        let ScenesConfig { split, seed, placed, .. } = self.config;
+        let steps = 1 << 20;
+        let drawn = || below(&mut rng_for(seed, Purpose::PlacedCaption, epoch, index as u64), steps);
+        split == Split::Train && placed > 0.0 && (drawn() as f64) < placed * steps as f64
     }
 
     fn spec_of(&self, index: usize) -> SceneSpec {
@@ -122,14 +137,12 @@ impl ImageCatalog for ScenesDataset {
 
     fn describe(&self, index: usize, epoch: u64) -> CaptionedImage {
         let spec = self.spec_of(index);
-        let wording = random_wording(self.config.seed, epoch, index, SceneSpec::NUM_WORDINGS);
+        let caption = match self.tells_places(index, epoch) {
+            true => spec.placed_caption(),
+            false => spec.caption(random_wording(self.config.seed, epoch, index, SceneSpec::NUM_WORDINGS)),
+        };
         let attributes = attribute_values(&spec);
-        CaptionedImage {
-            image: RgbImage::default(),
-            label: spec.label(),
-            caption: spec.caption(wording),
-            attributes,
-        }
+        CaptionedImage { image: RgbImage::default(), label: spec.label(), caption, attributes }
     }
 }
 

@@ -113,6 +113,14 @@ impl SceneSpec {
         }
     }
 
+    /// Returns a sentence with all objects, the place of each, and the background, in place of relations.
+    #[must_use]
+    pub fn placed_caption(&self) -> String {
+        let placed = |object: &SceneObject| format!("{} {}", object.with_article(), object.place);
+        let objects: Vec<String> = self.objects.iter().map(placed).collect();
+        format!("{} on a {} background", objects.join(" and "), self.background)
+    }
+
     /// Returns the contents of the cells.
     #[must_use]
     pub fn cells(&self) -> Cells {
@@ -162,6 +170,14 @@ mod tests {
         assert_eq!(
             scene.caption(2),
             "on a white background, a red star left of a blue ring and an orange square above the blue ring"
+        );
+    }
+
+    #[test]
+    fn captions_may_tell_places() {
+        assert_eq!(
+            scene().placed_caption(),
+            "a red star at the left and a blue ring at the right and an orange square at the top right on a white background"
         );
     }
 

@@ -6,7 +6,7 @@ use crate::dataset::{Dataset, LabelledDataset};
 use std::collections::BTreeSet;
 
 fn dataset(split: Split, objects: RangeInclusive<usize>, resolution: u32) -> ScenesDataset {
-    ScenesDataset::new(ScenesConfig { split, objects, resolution, len: 600, seed: 3 }).unwrap()
+    ScenesDataset::new(ScenesConfig { split, objects, resolution, len: 600, seed: 3, placed: 0.0 }).unwrap()
 }
 
 fn specs(dataset: &ScenesDataset) -> Vec<SceneSpec> {
@@ -95,6 +95,32 @@ fn a_scene_depends_on_seed_and_index_and_its_wording_on_the_epoch() {
 }
 
 #[test]
+fn a_share_of_training_captions_tells_places() {
+    let of = |placed: f64, split: Split| {
+        ScenesDataset::new(ScenesConfig { split, len: 600, seed: 3, placed, ..ScenesConfig::default() })
+            .unwrap()
+    };
+    let caption = |dataset: &ScenesDataset, index: usize, epoch: u64| {
+        dataset.without_pixels(index, epoch).unwrap().caption
+    };
+    let placed = |dataset: &ScenesDataset, epoch: u64| -> Vec<usize> {
+        let tells =
+            |index: &usize| caption(dataset, *index, epoch) == dataset.spec(*index).unwrap().placed_caption();
+        (0..600).filter(tells).collect()
+    };
+    let (half, none) = (of(0.5, Split::Train), of(0.0, Split::Train));
+    let first = placed(&half, 0);
+    assert!((250..350).contains(&first.len()), "{}", first.len());
+    assert_ne!(first, placed(&half, 1), "chosen again in each epoch");
+    assert_eq!(placed(&of(1.0, Split::Train), 0).len(), 600);
+    assert!(placed(&none, 0).is_empty());
+    // The other captions are worded as without the share, and those of test scenes always are.
+    let others = (0..600).filter(|index| !first.contains(index));
+    others.for_each(|index| assert_eq!(caption(&half, index, 0), caption(&none, index, 0)));
+    assert!(placed(&of(1.0, Split::Test), 0).is_empty());
+}
+
+#[test]
 fn bad_settings_and_values_are_errors() {
     let config = ScenesConfig::default();
     for bad in [
@@ -102,6 +128,8 @@ fn bad_settings_and_values_are_errors() {
         ScenesConfig { resolution: 0, ..config.clone() },
         ScenesConfig { objects: 1..=2, ..config.clone() },
         ScenesConfig { objects: 2..=4, ..config.clone() },
+        ScenesConfig { placed: 1.5, ..config.clone() },
+        ScenesConfig { placed: f64::NAN, ..config.clone() },
     ] {
         assert!(ScenesDataset::new(bad.clone()).is_err(), "{bad:?}");
     }

@@ -6,6 +6,7 @@ pub(crate) const PRESETS: &[(&str, &str)] = &[
     ("shapes-autoencoder", include_str!("../../presets/shapes-autoencoder.toml")),
     ("shapes-diffusion", include_str!("../../presets/shapes-diffusion.toml")),
     ("shapes-diffusion-pixels", include_str!("../../presets/shapes-diffusion-pixels.toml")),
+    ("scenes-diffusion", include_str!("../../presets/scenes-diffusion.toml")),
     ("shapes-clip", include_str!("../../presets/shapes-clip.toml")),
     ("shapes-stackgan", include_str!("../../presets/shapes-stackgan.toml")),
     ("shapes-attributes", include_str!("../../presets/shapes-attributes.toml")),

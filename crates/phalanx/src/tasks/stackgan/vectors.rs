@@ -10,6 +10,7 @@ use super::settings::StackGanSettings;
 use crate::tasks::clip::{clip_loss, clip_model};
 use crate::tasks::text::Texts;
 use phalanx_trainer::engine::{Setup, StepInput, TrainError};
+use phalanx_weights::WeightError;
 
 /// The source of the vectors of captions.
 pub(super) struct TextVectors {
@@ -128,7 +129,7 @@ impl TextVectors {
 /// Adds to the error of a run that does not fit what the run should have.
 fn no_tower(error: TrainError) -> TrainError {
     match error {
-        TrainError::Setup(problem) => TrainError::Setup(format!(
+        TrainError::Weights(problem @ WeightError::OfRun { .. }) => TrainError::Setup(format!(
             "{problem}; model.matching_weight needs the image tower of a run of clip or stackgan, with model.words_weight \
              as there, or is 0"
         )),

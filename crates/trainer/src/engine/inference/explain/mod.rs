@@ -67,6 +67,10 @@ pub fn explain_model(
         ))
     };
     let reader = built.training.caption_reader().ok_or_else(none)?;
+    // Captions that tell places state no relations, which are looked for.
+    let mut stating = config.clone();
+    stating.data.placed_captions = 0.0;
+    let config = &stating;
     let splits = OpenedSplits::open(config)?;
     let data = Data::open(config, task.open_data(config), &Distributed::none(), &session.device, 0)?;
     let held_out = HeldOut::read(&data, &session, config, options.samples)?;
