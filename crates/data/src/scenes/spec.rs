@@ -177,7 +177,7 @@ mod tests {
     fn captions_may_tell_places() {
         assert_eq!(
             scene().placed_caption(),
-            "a red star at the left and a blue ring at the right and an orange square at the top right on a white background"
+            "a red star on the left and a blue ring on the right and an orange square at the top right on a white background"
         );
     }
 
