@@ -17,7 +17,7 @@ use crate::source::WeightSource;
 /// Returns their use; `None` if there are none.
 ///
 /// # Errors
-/// Errors of [`load`].
+/// The errors of [`load`](crate::load()).
 pub fn check_configured(
     config: &Config,
     stores: &[&ParamStore],
