@@ -13,8 +13,8 @@ use crate::names::WeightNames;
 use crate::plan::WeightPlan;
 use crate::source::WeightSource;
 
-/// Compares `model.weights` and `lora.from` with the stores of the trained networks, whose values are not needed. With `reads`, every tensor is read, too.
-/// Returns their use; `None` if there are none.
+/// Compares `model.weights` and `lora.from` with the stores of the trained networks, whose values are not needed. With `reads`, every
+/// tensor is read, too. Returns their use; `None` if there are none.
 ///
 /// # Errors
 /// The errors of [`load`](crate::load()).

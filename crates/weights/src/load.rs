@@ -11,8 +11,8 @@ use crate::names::WeightNames;
 use crate::plan::WeightPlan;
 use crate::source::{WeightSource, WeightTensors};
 
-/// Reads the weights at `path` into the stores of the trained networks. Each rank reads the elements that it keeps; all ranks call this together
-/// before they broadcast the state.
+/// Reads the weights at `path` into the stores of the trained networks. Each rank reads the elements that it keeps; all ranks call this
+/// together before they broadcast the state.
 ///
 /// # Errors
 /// If the weights cannot be read, do not fit the networks, or have numbers that are not finite.
