@@ -281,12 +281,12 @@ impl DataConfig {
         relations.require(
             (0.0..=1.0).contains(&self.placed_captions),
             "data.placed_captions",
-            format!("data.placed_captions = {} is not a share from 0 to 1", self.placed_captions),
+            format!("data.placed_captions = {} is not in [0, 1]", self.placed_captions),
         );
         relations.require(
             self.placed_captions == 0.0 || self.kind == DataKind::Scenes,
             "data.placed_captions",
-            format!("data.placed_captions is for data.kind = scenes, and not for {}", self.kind),
+            format!("data.placed_captions is for data.kind = scenes; set it to 0 for {}", self.kind),
         );
         self.check_keys_of_kinds(relations);
         let parts = match self.crop_area[..] {

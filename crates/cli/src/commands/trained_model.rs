@@ -6,6 +6,7 @@ use phalanx_checkpoint::Checkpoint;
 use phalanx_config::{Config, Resolved, diff};
 use phalanx_run::RunFolder;
 use phalanx_trainer::engine::{CheckpointChoice, ModelMetadata, Task, TextLength, TrainedModel};
+use phalanx_weights::AdapterFolder;
 
 use super::error::CliError;
 use super::resolve::{configuration_of, task_alone};
@@ -15,7 +16,6 @@ use crate::console::err;
 /// The file with the weights of an exported folder.
 pub(super) const FOLDER_WEIGHTS: &str = "model.safetensors";
 
-use phalanx_weights::AdapterFolder;
 pub(super) use phalanx_weights::FOLDER_CONFIG;
 
 /// Keys outside of `[model]` by which images are prepared.

@@ -269,36 +269,43 @@ mod tests {
         builder.build().expect("small")
     }
 
+    /// Checks that captions have at most this many tokens.
+    fn assert_fit(captions: impl Iterator<Item = String>, context: usize) {
+        let tokenizer = ClipTokenizer::with_vocab(4096).expect("in range");
+        for caption in captions {
+            tokenizer.encode(&caption, context).unwrap_or_else(|error| panic!("{caption}: {error}"));
+        }
+    }
+
+    /// The tokens of a caption in a preset.
+    fn context_of(preset: &str) -> usize {
+        let (_, preset) = PRESETS.iter().find(|(name, _)| *name == preset).expect("a preset");
+        let context = preset.lines().find_map(|line| line.strip_prefix("text_context = ")).expect("a key");
+        context.parse().expect("a number")
+    }
+
     #[test]
     fn captions_of_scenes_fit_their_context() {
-        // As docs/diffusion.md says.
-        let (context, len) = (40, 3000);
-        let tokenizer = ClipTokenizer::with_vocab(4096).expect("in range");
+        let len = 3000;
         let scenes = ScenesDataset::new(ScenesConfig { len, ..ScenesConfig::default() }).expect("sound");
-        for index in 0..len {
-            let spec = scenes.spec(index).expect("in range");
-            for wording in 0..SceneSpec::NUM_WORDINGS {
-                let caption = spec.caption(wording);
-                tokenizer.encode(&caption, context).unwrap_or_else(|error| panic!("{caption}: {error}"));
-            }
-        }
+        let specs: Vec<SceneSpec> = (0..len).map(|index| scenes.spec(index).expect("in range")).collect();
+        let stating = |spec: &SceneSpec| -> Vec<String> {
+            (0..SceneSpec::NUM_WORDINGS).map(|wording| spec.caption(wording)).collect()
+        };
+        // As docs/diffusion.md says of captions that state relations.
+        assert_fit(specs.iter().flat_map(stating), 40);
+        assert_fit(specs.iter().map(SceneSpec::placed_caption), context_of("scenes-diffusion"));
     }
 
     #[test]
     fn captions_of_shapes_fit_the_context_of_their_preset() {
-        let (_, preset) = PRESETS.iter().find(|(name, _)| *name == "shapes-diffusion").expect("a preset");
-        let context = preset.lines().find_map(|line| line.strip_prefix("text_context = ")).expect("a key");
-        let context: usize = context.parse().expect("a number");
-        let tokenizer = ClipTokenizer::with_vocab(4096).expect("in range");
         let shapes =
             ShapesDataset::new(ShapesConfig { len: 3000, ..ShapesConfig::default() }).expect("sound");
-        for index in 0..3000 {
+        let captions = |index: usize| {
             let spec = shapes.spec(index).expect("in range");
-            for wording in 0..ShapeSpec::NUM_WORDINGS {
-                let caption = spec.caption(wording);
-                tokenizer.encode(&caption, context).unwrap_or_else(|error| panic!("{caption}: {error}"));
-            }
-        }
+            (0..ShapeSpec::NUM_WORDINGS).map(move |wording| spec.caption(wording))
+        };
+        assert_fit((0..3000).flat_map(captions), context_of("shapes-diffusion"));
     }
 
     #[test]

@@ -350,8 +350,14 @@ fn what_a_kind_cannot_have_is_told() {
         ("train tiny --data cub=cub --set data.box_crop=-1", "data.box_crop = -1 is negative"),
         ("train tiny --set data.crop_area=[0.5,1.5]", "data.crop_area = [0.5, 1.5] is not a pair of parts"),
         ("train tiny --set data.kind=scenes --set data.objects=1", "data.objects = 1 is not 2 or 3"),
-        ("train tiny --set data.placed_captions=0.5", "data.placed_captions is for data.kind = scenes"),
-        ("train scenes-attributes --set data.placed_captions=1.5", "1.5 is not a share from 0 to 1"),
+        (
+            "train tiny --set data.placed_captions=0.5",
+            "data.placed_captions is for data.kind = scenes; set it to 0 for shapes",
+        ),
+        (
+            "train scenes-attributes --set data.placed_captions=1.5",
+            "data.placed_captions = 1.5 is not in [0, 1]",
+        ),
         ("train tiny --data cub=coco --steps 1", "images.txt (also in CUB_200_2011)"),
     ] {
         let said = place.fail(line);
