@@ -4,6 +4,7 @@ use phalanx_tensor::loss::{CrossEntropyOptions, RowTargets};
 use phalanx_tensor::{Result, Tape, Value};
 
 use crate::cache::KeyValueCache;
+use crate::routed_states::RoutedStates;
 use crate::token_input::TokenInput;
 
 /// A model that predicts the next token of texts. The head is apart from the trunk, so that a loss needs no logits.
@@ -19,6 +20,16 @@ pub trait LanguageModel: std::fmt::Debug + Send + Sync {
     /// # Errors
     /// If the sequences are longer than the context, or a token or a position is out of range.
     fn hidden(&self, tape: &Tape, input: &TokenInput) -> Result<Value>;
+
+    /// Computes [`LanguageModel::hidden`], and how evenly tokens choose experts where a model has some. `weights` has the weight of
+    /// each token in the loss, row by row; tokens without weight, such as padding, do not count.
+    ///
+    /// # Errors
+    /// As [`LanguageModel::hidden`], and if there are other than N·T weights.
+    fn routed(&self, tape: &Tape, input: &TokenInput, weights: &[f32]) -> Result<RoutedStates> {
+        let _ = weights;
+        Ok(RoutedStates { hidden: self.hidden(tape, input)?, balance: None })
+    }
 
     /// Returns a cache without tokens, for [`LanguageModel::continue_hidden`].
     fn empty_cache(&self) -> KeyValueCache;

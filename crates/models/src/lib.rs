@@ -82,6 +82,7 @@ mod names;
 mod paired_layers;
 mod projected_attention;
 mod published_config;
+mod routed_states;
 mod run_block;
 mod token_head;
 mod token_input;
@@ -101,6 +102,7 @@ pub use mlp::{Mlp, MlpConfig};
 pub use mobilenet_v2::{MobileNetV2, MobileNetV2Config};
 pub use published_config::PublishedConfigError;
 pub use resnet::{ResNet, ResNetConfig, ResNetVariant};
+pub use routed_states::RoutedStates;
 pub use stackgan::{StackGanConfig, StageOneGenerator, StageTwoGenerator};
 pub use token_input::TokenInput;
 pub use translation::{

@@ -5,12 +5,13 @@ use phalanx_tensor::{Result, Scope, Tape, TensorError, Value, ops};
 
 use super::projection::linear;
 use super::{DecoderConfig, ExpertsConfig};
+use crate::routed_states::{Choices, balance};
 
 /// Added to the scores of experts that a token does not use, so that their weights are 0.
 const NOT_CHOSEN: f32 = -1e30;
 
 /// A mixture of experts, as Mixtral's (Jiang et al. 2024): Σ w_e · down_e(silu(gate_e(x))·up_e(x)) over the chosen experts, whose
-/// weights are the softmax of their scores. No token is left out, and no loss balances the experts.
+/// weights are the softmax of their scores. No token is left out.
 #[derive(Debug)]
 pub(super) struct Experts {
     router: Linear,
@@ -24,6 +25,14 @@ struct Expert {
     gate: Linear,
     down: Linear,
     up: Linear,
+}
+
+/// The result of a feed-forward part.
+pub(super) struct Routed {
+    /// The states, [N, T, C].
+    pub(super) output: Value,
+    /// The balance of the choices of whole texts; `None` without experts, and where nothing asks for it.
+    pub(super) balance: Option<Value>,
 }
 
 /// The experts of each row.
@@ -52,13 +61,19 @@ impl Experts {
         })
     }
 
-    /// Maps [N, T, C] to the same shape.
-    pub(super) fn forward(&self, tape: &Tape, x: &Value) -> Result<Value> {
-        ops::with_whole_sequences(tape, x, |x| self.chosen_of(tape, x))
+    /// Maps [N, T, C] to the same shape. With the weights of tokens, f32 [N, T], the choices are judged.
+    pub(super) fn forward(&self, tape: &Tape, x: &Value, weights: Option<&Value>) -> Result<Routed> {
+        let mut balance = None;
+        let output = ops::with_whole_sequences(tape, x, |x| {
+            let routed = self.chosen_of(tape, x, weights)?;
+            balance = routed.balance;
+            Ok(routed.output)
+        })?;
+        Ok(Routed { output, balance })
     }
 
     /// Computes the weighted sum of the experts that each token chooses.
-    fn chosen_of(&self, tape: &Tape, x: &Value) -> Result<Value> {
+    fn chosen_of(&self, tape: &Tape, x: &Value, weights_of_tokens: Option<&Value>) -> Result<Routed> {
         let dims = x.dims().to_vec();
         let width = dims.last().copied().unwrap_or_default();
         let count = x.shape().elem_count() / width.max(1);
@@ -85,7 +100,16 @@ impl Experts {
             });
         }
         let sum = sum.ok_or_else(|| TensorError::Backward("no expert is chosen".into()))?;
-        ops::reshape(tape, &sum, dims)
+        let balance =
+            weights_of_tokens.map(|weights| self.balance(tape, &scores, &routes, weights)).transpose()?;
+        Ok(Routed { output: ops::reshape(tape, &sum, dims)?, balance })
+    }
+
+    /// The balance of the experts in texts whose tokens have these weights, [N, T].
+    fn balance(&self, tape: &Tape, scores: &Value, routes: &Routes, weights: &Value) -> Result<Value> {
+        let dims: Vec<usize> = weights.dims().iter().copied().chain([self.experts.len()]).collect();
+        let choices = Choices { experts: &routes.chosen, of_token: self.chosen };
+        balance(tape, &ops::reshape(tape, scores, dims)?, choices, weights)
     }
 
     /// Chooses the experts of each row of scores [R, E].

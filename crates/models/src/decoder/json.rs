@@ -99,11 +99,11 @@ fn scaling(scaling: &RotaryScaling) -> Option<Value> {
     })
 }
 
-/// Takes the keys of experts. Training has no loss that balances them.
+/// Takes the keys of experts.
 fn experts(keys: &mut Keys) -> Result<ExpertsConfig> {
-    keys.only("output_router_logits", &false.into(), "false")?;
     keys.only("router_jitter_noise", &0.0.into(), "0")?;
-    // The factor of a loss that is not computed.
+    // Whether training balances experts, and the factor of that loss: no part of the model.
+    keys.take("output_router_logits");
     keys.take("router_aux_loss_coef");
     let count = keys.size("num_local_experts")?.unwrap_or(8);
     Ok(ExpertsConfig { count, chosen: keys.size("num_experts_per_tok")?.unwrap_or(2) })

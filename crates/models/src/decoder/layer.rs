@@ -1,11 +1,12 @@
 //! A layer of a decoder.
 
+use candle_core::DType;
 use phalanx_tensor::nn::{Linear, RmsNorm};
 use phalanx_tensor::ops::{AttentionMask, AttentionOptions};
 use phalanx_tensor::{Block, Result, Scope, Tape, TensorError, Value, ops};
 
 use super::DecoderConfig;
-use super::experts::Experts;
+use super::experts::{Experts, Routed};
 use super::projection::linear;
 use crate::cache::LayerCache;
 
@@ -19,6 +20,15 @@ pub(super) struct Layer {
     heads: usize,
     mlp_norm: RmsNorm,
     feed_forward: FeedForward,
+}
+
+/// Facts of each token, [N, T].
+#[derive(Clone, Copy, Default)]
+pub(super) struct PerToken<'a> {
+    /// In packed texts, the first key that the token sees.
+    pub(super) starts: Option<&'a Value>,
+    /// Its weight in the loss, if choices of experts are to be judged.
+    pub(super) weights: Option<&'a Value>,
 }
 
 impl Layer {
@@ -40,12 +50,21 @@ impl Block for Layer {
         &self.name
     }
 
-    /// Takes states [N, T, C], cosines and sines of positions, and for packed texts the first key of each query.
+    /// Takes states [N, T, C], cosines and sines of positions; then for packed texts the first key of each query, u32 [N, T], and the
+    /// weights of tokens, f32 [N, T], if choices of experts are to be judged. Returns states, and the balance if there is one.
     fn forward(&self, tape: &Tape, inputs: &[Value]) -> Result<Vec<Value>> {
         let [x, cos, sin, rest @ ..] = inputs else {
             return Err(TensorError::Backward("a decoder's layer takes states and angles".into()));
         };
-        Ok(vec![self.compute(tape, x, [cos, sin], rest.first(), None)?])
+        let mut per_token = PerToken::default();
+        for value in rest {
+            match value.dtype()? {
+                DType::U32 => per_token.starts = Some(value),
+                _ => per_token.weights = Some(value),
+            }
+        }
+        let Routed { output, balance } = self.compute(tape, x, [cos, sin], per_token, None)?;
+        Ok(std::iter::once(output).chain(balance).collect())
     }
 }
 
@@ -56,10 +75,10 @@ impl Layer {
         tape: &Tape,
         x: &Value,
         angles: [&Value; 2],
-        starts: Option<&Value>,
+        per_token: PerToken<'_>,
         cache: Option<&mut LayerCache>,
-    ) -> Result<Value> {
-        let starts = starts.map(Value::array).transpose()?;
+    ) -> Result<Routed> {
+        let starts = per_token.starts.map(Value::array).transpose()?;
         let options = AttentionOptions {
             mask: AttentionMask { causal: true, starts, ..AttentionMask::default() },
             heads: self.heads,
@@ -68,8 +87,9 @@ impl Layer {
         let normed = self.input_norm.forward(tape, x)?;
         let mixed = self.attention.forward(tape, &normed, angles, cache, &options)?;
         let x = ops::add(tape, x, &mixed)?;
-        let out = self.feed_forward.forward(tape, &self.mlp_norm.forward(tape, &x)?)?;
-        ops::add(tape, &x, &out)
+        let normed = self.mlp_norm.forward(tape, &x)?;
+        let routed = self.feed_forward.forward(tape, &normed, per_token.weights)?;
+        Ok(Routed { output: ops::add(tape, &x, &routed.output)?, ..routed })
     }
 }
 
@@ -158,10 +178,10 @@ impl FeedForward {
         })
     }
 
-    fn forward(&self, tape: &Tape, x: &Value) -> Result<Value> {
+    fn forward(&self, tape: &Tape, x: &Value, weights: Option<&Value>) -> Result<Routed> {
         match self {
-            Self::Dense(mlp) => mlp.forward(tape, x),
-            Self::Experts(experts) => experts.forward(tape, x),
+            Self::Dense(mlp) => Ok(Routed { output: mlp.forward(tape, x)?, balance: None }),
+            Self::Experts(experts) => experts.forward(tape, x, weights),
         }
     }
 }

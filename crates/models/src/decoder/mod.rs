@@ -11,15 +11,18 @@ mod rotary;
 
 use std::sync::Arc;
 
+use candle_core::{Device, Tensor};
 use phalanx_tensor::loss::{CrossEntropyOptions, RowTargets};
 use phalanx_tensor::nn::RmsNorm;
 use phalanx_tensor::{Block, Init, Param, Result, Scope, Tape, TensorError, Value, ops};
 
 use crate::cache::KeyValueCache;
 use crate::language_model::LanguageModel;
+use crate::routed_states::RoutedStates;
+use crate::run_block::run_block;
 use crate::token_head::{HeadBias, TokenHead};
 use crate::token_input::TokenInput;
-use layer::Layer;
+use layer::{Layer, PerToken};
 
 pub use config::{DecoderConfig, ExpertsConfig};
 pub use rotary::{RotaryConfig, RotaryScaling, YarnScaling};
@@ -114,6 +117,25 @@ impl Decoder {
         &self.blocks
     }
 
+    /// Computes the normalised states, and with the weights of tokens, f32 [N, T], how evenly they choose experts.
+    fn states(&self, tape: &Tape, input: &TokenInput, weights: Option<&Value>) -> Result<RoutedStates> {
+        let length = input.checked_length("decoder", self.config.context, 0)?;
+        let [cos, sin] = self.angles(tape, input, length)?;
+        let [first, layers @ .., last] = self.blocks.as_slice() else { return Err(absent()) };
+        let mut x = run_block(tape, first, std::slice::from_ref(&input.tokens))?;
+        x = ops::split_sequence(tape, &x)?;
+        let mut balances = Vec::new();
+        for layer in layers {
+            let per_token = input.starts.iter().chain(weights).cloned();
+            let inputs = [x, cos.clone(), sin.clone()].into_iter().chain(per_token);
+            let mut outputs = tape.run(layer, &inputs.collect::<Vec<_>>())?.into_iter();
+            x = outputs.next().ok_or_else(absent)?;
+            balances.extend(outputs);
+        }
+        let hidden = ops::join_sequence(tape, &run_block(tape, last, &[x])?)?;
+        Ok(RoutedStates { hidden, balance: mean(tape, balances)? })
+    }
+
     /// Computes cosines and sines of the positions of texts of `length` tokens.
     fn angles(&self, tape: &Tape, input: &TokenInput, length: usize) -> Result<[Value; 2]> {
         let DecoderConfig { rotary, head_dim, .. } = self.config;
@@ -122,9 +144,13 @@ impl Decoder {
     }
 }
 
-/// Runs a block of one result.
-fn run(tape: &Tape, block: &Arc<dyn Block>, inputs: &[Value]) -> Result<Value> {
-    tape.run(block, inputs)?.pop().ok_or_else(absent)
+/// The mean of scalars; `None` of none.
+fn mean(tape: &Tape, values: Vec<Value>) -> Result<Option<Value>> {
+    let count = values.len();
+    let mut values = values.into_iter();
+    let Some(first) = values.next() else { return Ok(None) };
+    let sum = values.try_fold(first, |sum, value| ops::add(tape, &sum, &value))?;
+    Ok(Some(ops::scale(tape, &sum, 1.0 / count as f64)?))
 }
 
 /// The error of a block without a result.
@@ -142,16 +168,20 @@ impl LanguageModel for Decoder {
     }
 
     fn hidden(&self, tape: &Tape, input: &TokenInput) -> Result<Value> {
-        let length = input.checked_length("decoder", self.config.context, 0)?;
-        let [cos, sin] = self.angles(tape, input, length)?;
-        let [first, layers @ .., last] = self.blocks.as_slice() else { return Err(absent()) };
-        let mut x = run(tape, first, std::slice::from_ref(&input.tokens))?;
-        x = ops::split_sequence(tape, &x)?;
-        for layer in layers {
-            let inputs = [x, cos.clone(), sin.clone()].into_iter().chain(input.starts.clone());
-            x = run(tape, layer, &inputs.collect::<Vec<_>>())?;
+        Ok(self.states(tape, input, None)?.hidden)
+    }
+
+    fn routed(&self, tape: &Tape, input: &TokenInput, weights: &[f32]) -> Result<RoutedStates> {
+        let &[texts, length] = input.tokens.dims() else { return self.states(tape, input, None) };
+        if weights.len() != texts * length {
+            let problem = format!("{} weights for {texts} texts of {length} tokens", weights.len());
+            return Err(TensorError::Shape { op: "decoder", problem });
         }
-        ops::join_sequence(tape, &run(tape, last, &[x])?)
+        let weights = match self.config.experts {
+            Some(_) => Some(Value::constant(Tensor::from_slice(weights, (texts, length), &Device::Cpu)?)),
+            None => None,
+        };
+        self.states(tape, input, weights.as_ref())
     }
 
     fn empty_cache(&self) -> KeyValueCache {
@@ -174,13 +204,15 @@ impl LanguageModel for Decoder {
         }
         let [cos, sin] = self.angles(tape, input, length)?;
         let [first, .., last] = self.blocks.as_slice() else { return Err(absent()) };
-        let mut x = run(tape, first, std::slice::from_ref(&input.tokens))?;
-        let (new, starts) = (input.tokens.dims()[1], input.starts.as_ref());
+        let mut x = run_block(tape, first, std::slice::from_ref(&input.tokens))?;
+        let new = input.tokens.dims()[1];
+        let per_token = PerToken { starts: input.starts.as_ref(), weights: None };
         for (layer, cache) in self.layers.iter().zip(cache.grow(new)) {
-            x =
-                tape.run_as(layer.name(), &x, |x| layer.compute(tape, x, [&cos, &sin], starts, Some(cache)))?;
+            x = tape.run_as(layer.name(), &x, |x| {
+                Ok(layer.compute(tape, x, [&cos, &sin], per_token, Some(cache))?.output)
+            })?;
         }
-        run(tape, last, &[x])
+        run_block(tape, last, &[x])
     }
 
     fn logits(&self, tape: &Tape, hidden: &Value) -> Result<Value> {

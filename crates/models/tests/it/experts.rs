@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 use phalanx_models::{Decoder, DecoderConfig, ExpertsConfig, LanguageModel, TokenInput};
 use phalanx_tensor::loss::{self, LossDivisor};
 use phalanx_tensor::{BuildOptions, Context, Key, ParamStore, Session, Tape, ops};
 use serde_json::Value;
 
-use crate::harness::{build, numbers};
+use crate::harness::{build, evaluation_tape, numbers};
 use crate::language::{logits, row};
 
 const SMALL: DecoderConfig = DecoderConfig {
@@ -114,7 +114,7 @@ fn experts_without_tokens_have_gradients_of_zero_and_ties_go_to_the_first() {
     let (model, store) = build(BuildOptions::default(), |scope| Decoder::new(scope, &SMALL));
     fill(&store);
     let router = store.param("model.layers.0.block_sparse_moe.gate.weight").expect("known");
-    router.set(&Tensor::zeros((4, 16), candle_core::DType::F32, &Device::Cpu).expect("small")).expect("fits");
+    router.set(&Tensor::zeros((4, 16), DType::F32, &Device::Cpu).expect("small")).expect("fits");
     let tape = Tape::recording(Session::training(Arc::new(Context::new(1)), Key::new(0)));
     let hidden = model.hidden(&tape, &TokenInput::new(&row(&[3, 1, 4])).expect("a row")).expect("it fits");
     let sum = ops::sum(&tape, &hidden).expect("a sum");
@@ -122,4 +122,30 @@ fn experts_without_tokens_have_gradients_of_zero_and_ties_go_to_the_first() {
     let norms = [0, 1, 2, 3]
         .map(|index| norm(&store, &format!("model.layers.0.block_sparse_moe.experts.{index}.w2.weight")));
     assert!(norms[0] > 0.0 && norms[1] > 0.0 && norms[2] == 0.0 && norms[3] == 0.0, "{norms:?}");
+}
+
+#[test]
+fn texts_have_balances_of_their_own_and_need_a_weight_for_each_token() {
+    let (model, store) = build(BuildOptions::default(), |scope| Decoder::new(scope, &SMALL));
+    fill(&store);
+    let texts = [[3, 1, 4, 1, 5, 9], [2, 6, 5, 3, 5, 8]];
+    let weights = [1.0, 1.0, 0.5, 1.0, 0.0, 0.0, 2.0, 1.0, 1.0, 1.0, 1.0, 0.0];
+    let balance = |tokens: &Tensor, weights: &[f32]| {
+        let input = TokenInput::new(tokens).expect("rows");
+        let routed = model.routed(&evaluation_tape(), &input, weights).expect("it fits");
+        f64::from(numbers(&routed.balance.expect("experts"))[0])
+    };
+    let both = Tensor::new(&texts, &Device::Cpu).expect("rows of one length");
+    let parts = [0, 1].map(|at| balance(&row(&texts[at]), &weights[6 * at..][..6]));
+    assert!((balance(&both, &weights) - parts[0] - parts[1]).abs() < 1e-5, "{parts:?}");
+    // Between even use and the same two of four experts.
+    assert!(parts[0] / 3.5 < 2.0 && parts[0] / 3.5 > 0.9, "{parts:?}");
+    let input = TokenInput::new(&both).expect("rows");
+    let error = model.routed(&evaluation_tape(), &input, &weights[..4]).expect_err("too few").to_string();
+    assert!(error.contains("4 weights for 2 texts of 6 tokens"), "{error}");
+    let (plain, _) = build(BuildOptions::default(), |scope| {
+        Decoder::new(scope, &DecoderConfig { experts: None, ..SMALL })
+    });
+    let routed = plain.routed(&evaluation_tape(), &input, &weights).expect("it fits");
+    assert!(routed.balance.is_none());
 }

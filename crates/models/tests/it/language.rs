@@ -179,7 +179,6 @@ fn keys_that_would_change_the_arithmetic_are_refused_by_name() {
         (llama(", \"logits_scaling\": 8"), &["logits_scaling", "not known"]),
         (llama(", \"num_local_experts\": 8"), &["num_local_experts"]),
         (mixtral(", \"router_jitter_noise\": 0.1"), &["router_jitter_noise", "0.1"]),
-        (mixtral(", \"output_router_logits\": true"), &["output_router_logits"]),
         (llama(", \"sliding_window\": 4096"), &["sliding_window"]),
         (llama(", \"layer_types\": [\"sliding_attention\"]"), &["layer_types"]),
     ] {

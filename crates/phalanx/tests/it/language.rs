@@ -27,12 +27,14 @@ fn every_strategy_gives_the_losses_of_one_rank() {
     let text: String =
         (0..400).map(|at| ["the ", "cat ", "sees ", "a ", "bird. "][at * at % 7 % 5]).collect();
     std::fs::write(place.path("text.txt"), text).expect("writes");
+    let experts =
+        format!("{LLAMA} --set model.head_norms=false --set model.experts=4 --set model.balance_weight=0.1");
     for (model, data, name) in [
         (GPT, "--set model.texts=40", "sentences"),
         (GPT, "--set data.path=text.txt", "file"),
         (LLAMA, "--set data.path=text.txt", "llama"),
         (LLAMA, "--set data.path=text.txt --set model.tied=true", "tied"),
-        (LLAMA, "--set data.path=text.txt --set model.head_norms=false --set model.experts=4", "experts"),
+        (&experts, "--set data.path=text.txt", "experts"),
     ] {
         place.succeed(&format!("{model} {data} --ranks 1 --out {name}"));
         let losses =
@@ -138,6 +140,8 @@ fn bad_input_is_named() {
         ("--set model.key_heads=3", &["4 heads cannot share 3"][..]),
         ("--set model.head_dim=5", &["head_dim", "even"]),
         ("--set model.theta=0", &["theta"]),
+        ("--set model.balance_weight=0.1", &["without experts"]),
+        ("--set model.head_norms=false --set model.experts=2 --set model.balance_weight=-1", &["negative"]),
     ] {
         let said = place.fail(&format!("{LLAMA} --ranks 1 {line} --out run"));
         assert!(words.iter().all(|words| said.contains(words)), "{line}: {said}");

@@ -26,6 +26,7 @@ mod elastic;
 #[cfg(target_os = "linux")]
 mod elastic_launched;
 mod examples;
+mod experts;
 mod find_lr;
 mod fine_tuning;
 #[cfg(target_os = "linux")]

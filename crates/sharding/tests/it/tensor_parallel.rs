@@ -26,14 +26,18 @@ fn next_tokens(model: Arc<dyn LanguageModel>) -> Loss {
     next_tokens_of(model, [2, 6])
 }
 
-/// The cross-entropy of the next tokens of texts: their number and length.
+/// The cross-entropy of the next tokens of texts, their number and length, and the balance of experts.
 fn next_tokens_of(model: Arc<dyn LanguageModel>, [texts, length]: [usize; 2]) -> Loss {
     Box::new(move |tape| {
         let tokens = ids(texts, length, model.vocab() as u32);
-        let states = model.hidden(tape, &TokenInput::new(&tokens)?)?;
+        let states = model.routed(tape, &TokenInput::new(&tokens)?, &vec![1.0; texts * length])?;
         let labels: Vec<u32> = tokens.flatten_all()?.to_vec1::<u32>()?.into_iter().rev().collect();
         let targets = RowTargets { labels: (&labels).into(), weights: None, over: LossDivisor::Batch };
-        model.loss(tape, &states, &targets, CrossEntropyOptions::default())
+        let loss = model.loss(tape, &states.hidden, &targets, CrossEntropyOptions::default())?;
+        match states.balance {
+            Some(balance) => ops::add(tape, &loss, &ops::scale(tape, &balance, 0.3 / labels.len() as f64)?),
+            None => Ok(loss),
+        }
     })
 }
 

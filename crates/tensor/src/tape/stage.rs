@@ -351,6 +351,17 @@ impl StageState {
         Ok(value.clone().with_array(outline))
     }
 
+    /// Returns the outputs of a call with their numbers. They come in the order in which they were computed, which need not be that of the
+    /// outputs.
+    fn received_all(&self, mut outputs: Vec<Value>) -> Result<Vec<Value>> {
+        let mut order: Vec<usize> = (0..outputs.len()).collect();
+        order.sort_by_key(|at| outputs[*at].number());
+        for at in order {
+            outputs[at] = self.received(outputs[at].clone())?;
+        }
+        Ok(outputs)
+    }
+
     /// Returns a value of another chunk with its numbers, if this chunk needs it.
     fn received(&self, value: Value) -> Result<Value> {
         let (Some(run), Some(number)) = (self.run(), value.number()) else { return Ok(value) };
@@ -415,7 +426,7 @@ impl Tape {
         }
         match stage.is_elsewhere.get() {
             true => result,
-            false => result?.into_iter().map(|output| stage.received(output)).collect(),
+            false => stage.received_all(result?),
         }
     }
 

@@ -119,6 +119,6 @@ fn build(setup: &mut Setup<'_>, settings: &Gpt2Settings) -> Result<Training<Gpt2
     let about = &vocabulary.about;
     let description =
         format!("gpt2 of {layers} layers of {width} with {heads} heads for {context} of {about}");
-    let training = training(description, model, &vocabulary).names_of(Gpt2Config::published_name);
+    let training = training(description, model, &vocabulary, None).names_of(Gpt2Config::published_name);
     Ok(training.shape_advice("transformer.wte", ROWS))
 }

@@ -27,6 +27,8 @@ phalanx_config::settings! {
         experts: usize = 0;
         /// The experts that a token uses.
         experts_chosen: usize = 2;
+        /// The weight of the loss that balances the experts of each text; without it some may be left unused.
+        balance_weight: f64 = 0.0;
         /// The longest sequence, in tokens.
         context: usize = 64;
         /// The base of the frequencies of rotary positions.
@@ -139,6 +141,12 @@ fn check_experts(settings: &LlamaSettings, relations: &mut Relations<'_>) {
         "model.experts_chosen",
         format!("model.experts_chosen = {chosen}: a token uses 1 to {experts} of model.experts"),
     );
+    relations.not_negative("model.balance_weight", settings.balance_weight);
+    relations.require(
+        settings.balance_weight == 0.0 || experts > 0 || !settings.text.config.is_empty(),
+        "model.balance_weight",
+        "model.balance_weight: a model without experts has nothing to balance; set model.experts".to_owned(),
+    );
     relations.require(
         experts == 0 || !head_norms,
         "model.head_norms",
@@ -154,15 +162,20 @@ fn build(setup: &mut Setup<'_>, settings: &LlamaSettings) -> Result<Training<Dec
         let problem = "train.graphs = true: tokens choose their experts, so steps compute different things; set it to false";
         return Err(TrainError::Setup(problem.to_owned()));
     }
+    if config.experts.is_none() && settings.balance_weight != 0.0 {
+        let problem = "model.balance_weight: the model of model.config has no experts to balance";
+        return Err(TrainError::Setup(problem.to_owned()));
+    }
     setup.cut_by(|| config.tensor_plan())?;
     let model = setup.model(|scope| Decoder::new(scope, &config))?;
     let DecoderConfig { layers, width, heads, key_heads, context, experts, .. } = config;
     let about = &vocabulary.about;
+    let balance_weight = experts.map(|_| settings.balance_weight);
     let experts = experts.map_or_else(String::new, |ExpertsConfig { count, chosen }| {
         format!(" and {chosen} of {count} experts")
     });
     let description = format!(
         "llama of {layers} layers of {width} with {heads} heads that share {key_heads}{experts} for {context} of {about}"
     );
-    Ok(training(description, model, &vocabulary).shape_advice("model.embed_tokens", ROWS))
+    Ok(training(description, model, &vocabulary, balance_weight).shape_advice("model.embed_tokens", ROWS))
 }

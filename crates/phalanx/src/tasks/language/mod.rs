@@ -19,9 +19,9 @@ mod writer;
 use std::path::Path;
 
 use phalanx_models::{LanguageModel, TokenInput};
-use phalanx_tensor::Value;
 use phalanx_tensor::loss::{CrossEntropyOptions, LossDivisor, RowTargets};
-use phalanx_trainer::engine::{KeptFile, StepInput, TrainError, Training};
+use phalanx_tensor::ops;
+use phalanx_trainer::engine::{KeptFile, Loss, Measure, StepInput, TrainError, Training};
 
 use judging::{PredictedTokens, judge};
 use text::Vocabulary;
@@ -56,11 +56,13 @@ fn published<C, E: std::fmt::Display>(
 }
 
 /// Returns the training of a language model: its loss, and the measures of the test texts. Accuracy is the share
-/// of tokens that were the most probable ones, perplexity the exponential of the loss; bits per byte are independent of the tokenizer.
+/// of tokens that were the most probable ones, perplexity the exponential of the loss; bits per byte are independent of the tokenizer. A model
+/// with experts has a weight of the loss that balances them, and measures it.
 fn training<M: LanguageModel + 'static>(
     description: String,
     model: M,
     vocabulary: &Vocabulary,
+    balance_weight: Option<f64>,
 ) -> Training<M> {
     let tokens = vocabulary.tokenizer.as_ref().map(phalanx_text::Tokenizer::vocab);
     let options = CrossEntropyOptions {
@@ -69,7 +71,8 @@ fn training<M: LanguageModel + 'static>(
     };
     let training = Training::new(description, model)
         .counts("tokens")
-        .loss(move |model, step| loss(model, step, options));
+        .loss(move |model, step| loss(model, step, options, balance_weight.unwrap_or(0.0)))
+        .measures(balance_weight.map(|_| "balance"));
     let lengths = vocabulary.tokenizer.as_ref().map(phalanx_text::Tokenizer::byte_lengths);
     let training = match vocabulary.tokenizer.clone() {
         Some(tokenizer) => training
@@ -95,27 +98,36 @@ fn training<M: LanguageModel + 'static>(
     }
 }
 
-/// Computes the mean over the predictions of the whole batch of −log p of the following token.
+/// Computes the mean over the predictions of the whole batch of −log p of the following token, and of the loss that balances experts.
 fn loss<M: LanguageModel>(
     model: &M,
     step: &StepInput<'_>,
     options: CrossEntropyOptions,
-) -> Result<Value, TrainError> {
-    let hidden = hidden(model, step)?;
+    balance_weight: f64,
+) -> Result<Loss, TrainError> {
     let (labels, weights) = (step.classes("targets")?, step.weights_of_places("mask")?);
+    let states = model.routed(step.tape, &input(step)?, &weights)?;
     let over = LossDivisor::Sum(step.sum);
     let targets = RowTargets { labels: (&labels).into(), weights: Some(&weights), over };
-    Ok(model.loss(step.tape, &hidden, &targets, options)?)
+    let loss = model.loss(step.tape, &states.hidden, &targets, options)?;
+    let Some(balance) = states.balance else { return Ok(loss.into()) };
+    let balance = ops::scale(step.tape, &balance, 1.0 / over.divisor(step.batch.len()))?;
+    let measure = Measure::of(&balance)?;
+    let loss = match balance_weight {
+        0.0 => loss,
+        weight => ops::add(step.tape, &loss, &ops::scale(step.tape, &balance, weight)?)?,
+    };
+    Ok(Loss::new(loss, [measure]))
 }
 
-/// Computes the states of the texts of a step.
-fn hidden<M: LanguageModel>(model: &M, step: &StepInput<'_>) -> Result<Value, TrainError> {
+/// Returns the texts of a step.
+fn input(step: &StepInput<'_>) -> Result<TokenInput, TrainError> {
     let mut input = TokenInput::new(step.batch.tensor("tokens")?)?;
     if step.batch.has("starts") {
         input.positions = step.value("positions")?;
         input.starts = Some(step.value("starts")?);
     }
-    Ok(model.hidden(step.tape, &input)?)
+    Ok(input)
 }
 
 /// Adds up −log p of the following tokens, and those that are the most probable ones.
@@ -124,7 +136,7 @@ fn evaluate<M: LanguageModel>(
     step: &StepInput<'_>,
     options: CrossEntropyOptions,
 ) -> Result<[f64; 2], TrainError> {
-    let hidden = hidden(model, step)?;
+    let hidden = model.hidden(step.tape, &input(step)?)?;
     let (labels, weights) = (step.classes("targets")?, step.weights_of_places("mask")?);
     judge(model, step, &hidden, &PredictedTokens { labels: &labels, weights: &weights }, options)
 }
