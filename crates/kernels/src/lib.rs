@@ -76,6 +76,7 @@ mod math;
 mod matmul;
 mod norm;
 mod optim;
+mod permute;
 mod pieces;
 mod pool;
 mod products;
@@ -135,6 +136,7 @@ pub use optim::{
     AdamOptions, EmaOptions, LambOptions, LionOptions, SgdOptions, adam_step, ema_step, lamb_direction,
     lamb_step, lion_step, sgd_step, trust_ratio,
 };
+pub use permute::{Movable, permute};
 pub use pieces::{Stored, StoredMut, by_rows, by_rows_with_sums};
 pub use pool::{
     Pool2dShape, avg_pool2d_backward, avg_pool2d_forward, max_pool2d_backward, max_pool2d_forward,

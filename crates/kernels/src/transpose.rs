@@ -90,12 +90,12 @@ pub(crate) fn transpose<S: Simd>(
 }
 
 /// The arguments of [`transpose`].
-struct Transposition<'a> {
-    from: &'a [f32],
-    from_stride: usize,
-    size: [usize; 2],
-    to: &'a mut [f32],
-    to_stride: usize,
+pub(crate) struct Transposition<'a> {
+    pub(crate) from: &'a [f32],
+    pub(crate) from_stride: usize,
+    pub(crate) size: [usize; 2],
+    pub(crate) to: &'a mut [f32],
+    pub(crate) to_stride: usize,
 }
 
 impl WithSimd for Transposition<'_> {

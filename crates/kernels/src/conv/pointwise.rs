@@ -279,26 +279,49 @@ impl Maps<'_> {
         input: usize,
     ) -> [[S::f32s; C]; R] {
         let mut tile = [[simd.splat_f32s(0.0); C]; R];
+        let vectors = self.plane / S::F32_LANES;
         let x = self.x.chunks_exact(self.inputs * self.plane);
         for (x, dy) in x.zip(self.dy.chunks_exact(self.outputs * self.plane)) {
-            let row = |map: &'_ [f32], channel: usize, channels: usize| {
-                channel.min(channels - 1) * self.plane
-                    ..map.len().min((channel.min(channels - 1) + 1) * self.plane)
-            };
-            let left: [&[S::f32s]; R] =
-                std::array::from_fn(|i| S::as_simd_f32s(&dy[row(dy, output + i, self.outputs)]).0);
-            let right: [&[S::f32s]; C] =
-                std::array::from_fn(|j| S::as_simd_f32s(&x[row(x, input + j, self.inputs)]).0);
-            for at in 0..self.plane / S::F32_LANES {
-                let right: [S::f32s; C] = std::array::from_fn(|j| right[j][at]);
-                for i in 0..R {
-                    let left = left[i][at];
-                    for j in 0..C {
-                        tile[i][j] = simd.mul_add_f32s(left, right[j], tile[i][j]);
-                    }
-                }
-            }
+            let left: [&[S::f32s]; R] = std::array::from_fn(|i| {
+                let start = (output + i).min(self.outputs - 1) * self.plane;
+                &S::as_simd_f32s(&dy[start..start + self.plane]).0[..vectors]
+            });
+            let right: [&[S::f32s]; C] = std::array::from_fn(|j| {
+                let start = (input + j).min(self.inputs - 1) * self.plane;
+                &S::as_simd_f32s(&x[start..start + self.plane]).0[..vectors]
+            });
+            tile = add_products(simd, left, right, tile);
         }
         tile
     }
+}
+
+/// Adds to a tile the products of its channels' vectors of pixels.
+///
+/// # Panics
+/// If the channels do not have equally many vectors. The compiler knows it then, and the loop has no other checks.
+#[expect(clippy::needless_range_loop, reason = "iterators leave checks in the loop, and the tile in memory")]
+#[inline(always)]
+pub(super) fn add_products<S: Simd, const R: usize, const C: usize>(
+    simd: S,
+    left: [&[S::f32s]; R],
+    right: [&[S::f32s]; C],
+    mut tile: [[S::f32s; C]; R],
+) -> [[S::f32s; C]; R] {
+    let vectors = right[0].len();
+    for i in 0..R {
+        assert!(left[i].len() == vectors);
+    }
+    for j in 0..C {
+        assert!(right[j].len() == vectors);
+    }
+    for at in 0..vectors {
+        for i in 0..R {
+            let left = left[i][at];
+            for j in 0..C {
+                tile[i][j] = simd.mul_add_f32s(left, right[j][at], tile[i][j]);
+            }
+        }
+    }
+    tile
 }

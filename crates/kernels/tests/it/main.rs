@@ -9,3 +9,4 @@ mod elementwise;
 mod guard_pages;
 mod harness;
 mod parts;
+mod permute;

@@ -36,18 +36,17 @@ impl WithSimd for PackPanel<'_> {
     fn with_simd<S: Simd>(mut self, _: S) {
         let Weights { per_output, per_input, window, .. } = self.weights;
         let [outputs, inputs] = self.channels;
+        if self.taps.is_empty() {
+            return;
+        }
         let transposer = Transposer::new::<S>();
-        // Of a window that is mostly padding, reading the used taps alone is faster than transposing all.
-        let most_used = self.taps.len() * 3 >= window;
         // The place of each tap of the window among the used ones.
         let mut places = vec![usize::MAX; window];
         self.taps.iter().enumerate().for_each(|(place, &tap)| places[tap] = place);
         for lane in (0..self.width).step_by(SIDE) {
             let lanes = SIDE.min(self.width - lane);
             let full = lanes == SIDE && self.first + lane + SIDE <= outputs;
-            if full && !most_used {
-                self.by_taps(transposer, lane);
-            } else if full && per_input == window {
+            if full && per_input == window {
                 self.by_outputs(transposer, lane, &places);
             } else if full && window == 1 && per_output == 1 {
                 self.copy_rows(lane);
@@ -61,49 +60,24 @@ impl WithSimd for PackPanel<'_> {
 }
 
 impl PackPanel<'_> {
-    /// One tap at a time: 16 outputs by 16 inputs are collected and transposed.
-    #[inline(always)]
-    fn by_taps(&mut self, transposer: Transposer, lane: usize) {
-        let Weights { values, per_output, per_input, .. } = self.weights;
-        let (output, inputs) = (self.first + lane, self.channels[1]);
-        for (place, &tap) in self.taps.iter().enumerate() {
-            for input in (0..inputs / SIDE * SIDE).step_by(SIDE) {
-                let mut square = [[0.0; SIDE]; SIDE];
-                for (i, line) in square.iter_mut().enumerate() {
-                    let start = (output + i) * per_output + input * per_input + tap;
-                    let from = &values[start..start + (SIDE - 1) * per_input + 1];
-                    for (j, to) in line.iter_mut().enumerate() {
-                        *to = from[j * per_input];
-                    }
-                }
-                let mut lines = [&[0.0; SIDE]; SIDE];
-                for (line, row) in lines.iter_mut().zip(&square) {
-                    *line = row;
-                }
-                for (i, transposed) in transposer.transpose(lines).iter().enumerate() {
-                    let at = (place * inputs + input + i) * self.width + lane;
-                    self.packed[at..at + SIDE].copy_from_slice(transposed);
-                }
-            }
-        }
-        self.one_by_one(lane, SIDE, inputs / SIDE * SIDE..inputs);
-    }
-
-    /// The inputs and taps of an output are contiguous: 16 outputs by 16 of those are transposed at a time.
+    /// The inputs and taps of an output are contiguous: 16 outputs by 16 of those are transposed at a time. Few instructions
+    /// between squares let the CPU read the next square, often from memory, while it writes this one.
     #[inline(always)]
     fn by_outputs(&mut self, transposer: Transposer, lane: usize, places: &[usize]) {
         let Weights { values, per_output, window, .. } = self.weights;
         let (output, inputs) = (self.first + lane, self.channels[1]);
-        let columns = inputs * window;
-        for column in (0..columns / SIDE * SIDE).step_by(SIDE) {
+        let squares = inputs * window / SIDE;
+        let mut rows: [&[[f32; SIDE]]; SIDE] = [&[]; SIDE];
+        for (i, row) in rows.iter_mut().enumerate() {
+            *row = &values[(output + i) * per_output..][..squares * SIDE].as_chunks().0[..squares];
+        }
+        let (mut input, mut tap) = (0, 0);
+        for square in 0..squares {
             let mut lines = [&[0.0; SIDE]; SIDE];
-            for (i, line) in lines.iter_mut().enumerate() {
-                let start = (output + i) * per_output + column;
-                *line = values[start..start + SIDE].try_into().unwrap_or(line);
+            for (line, row) in lines.iter_mut().zip(&rows) {
+                *line = &row[square];
             }
-            let transposed = transposer.transpose(lines);
-            let (mut input, mut tap) = (column / window, column % window);
-            for transposed in &transposed {
+            for transposed in &transposer.transpose(lines) {
                 if places[tap] != usize::MAX {
                     let at = (places[tap] * inputs + input) * self.width + lane;
                     self.packed[at..at + SIDE].copy_from_slice(transposed);
@@ -114,7 +88,7 @@ impl PackPanel<'_> {
                 }
             }
         }
-        self.one_by_one(lane, SIDE, (columns / SIDE * SIDE / window)..inputs);
+        self.one_by_one(lane, SIDE, (squares * SIDE / window)..inputs);
     }
 
     /// The outputs of an input are contiguous and in order.

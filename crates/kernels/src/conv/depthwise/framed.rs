@@ -8,6 +8,7 @@
 use pulp::{Simd, WithSimd};
 
 use super::super::Conv2dShape;
+use super::super::pointwise::add_products;
 use super::grid::Grid;
 use crate::context::Context;
 
@@ -225,13 +226,7 @@ fn dots<S: Simd>(simd: S, x: &[f32], dy: &[f32], taps: &[(usize, usize)], sums: 
                 let start = taps[tap].0 + taps[tap].1;
                 S::as_simd_f32s(&x[start..start + dy.len()]).0
             });
-            let mut now = *sums;
-            for (i, dy) in S::as_simd_f32s(dy).0.iter().enumerate() {
-                for tap in 0..TOGETHER {
-                    now[tap] = simd.mul_add_f32s(*dy, runs[tap][i], now[tap]);
-                }
-            }
-            *sums = now;
+            [*sums] = add_products(simd, [S::as_simd_f32s(dy).0], runs, [*sums]);
             continue;
         }
         for (tap, sum) in taps.iter().zip(sums) {

@@ -54,27 +54,33 @@ impl Grid {
         (self.output[0] * self.row).next_multiple_of(S::F32_LANES)
     }
 
-    /// Calls `f(input row, phase and row start, first column, step)` for the rows in the grid. The elements of an input row
-    /// at columns `first, first + step, …` are contiguous in the phase.
+    /// Calls `f(first element of the plane, first element of the grid, count)` for the runs of elements that are contiguous in
+    /// the grid. In the plane they are a step apart.
     #[inline(always)]
-    pub(super) fn rows(&self, mut f: impl FnMut(usize, usize, usize, usize)) {
+    fn runs(&self, mut f: impl FnMut(usize, usize, usize)) {
         let [step_y, step_x] = self.stride;
         let height = self.phase.saturating_sub(MOST_LANES) / self.row;
-        for y in 0..self.input[0] {
-            let padded = y + self.padding[0];
-            if padded / step_y >= height {
-                break;
-            }
-            for column in 0..step_x.min(self.input[1]) {
-                let x = column + self.padding[1];
-                let phase = (padded % step_y * step_x + x % step_x) * self.phase;
-                f(y, phase + padded / step_y * self.row + x / step_x, column, step_x);
+        for column in 0..step_x.min(self.input[1]) {
+            let count = self.reached(column, step_x);
+            let x = column + self.padding[1];
+            let (phase, start) = (x % step_x, x / step_x);
+            let (mut phase_y, mut row) = (self.padding[0] % step_y, self.padding[0] / step_y);
+            for y in 0..self.input[0] {
+                if row >= height {
+                    break;
+                }
+                let to = (phase_y * step_x + phase) * self.phase + row * self.row + start;
+                f(y * self.input[1] + column, to, count);
+                phase_y += 1;
+                if phase_y == step_y {
+                    (phase_y, row) = (0, row + 1);
+                }
             }
         }
     }
 
     /// The number of columns of an input row, from `first` in steps, that the windows reach.
-    pub(super) fn reached(&self, first: usize, step: usize) -> usize {
+    fn reached(&self, first: usize, step: usize) -> usize {
         let there = (self.input[1] - first).div_ceil(step);
         there.min(self.row.saturating_sub((first + self.padding[1]) / step))
     }
@@ -82,15 +88,13 @@ impl Grid {
     /// Copies a plane in. The rest of the grid must be 0.
     #[inline(always)]
     pub(super) fn enter(&self, plane: &[f32], grid: &mut [f32]) {
-        let width = self.input[1];
-        self.rows(|y, at, first, step| {
-            let count = self.reached(first, step);
-            let from = &plane[y * width + first..(y + 1) * width];
-            let to = &mut grid[at..at + count];
+        let step = self.stride[1];
+        self.runs(|from, to, count| {
+            let to = &mut grid[to..to + count];
             if step == 1 {
-                to.copy_from_slice(&from[..count]);
+                to.copy_from_slice(&plane[from..from + count]);
             } else {
-                to.iter_mut().zip(from.iter().step_by(step)).for_each(|(to, from)| *to = *from);
+                to.iter_mut().zip(plane[from..].iter().step_by(step)).for_each(|(to, from)| *to = *from);
             }
         });
     }
@@ -105,14 +109,13 @@ impl Grid {
         if some_unreached || self.input[0] + self.padding[0] > height {
             plane.fill(0.0);
         }
-        self.rows(|y, at, first, step| {
-            let count = self.reached(first, step);
-            let to = &mut plane[y * width + first..(y + 1) * width];
-            let from = &grid[at..at + count];
+        let step = self.stride[1];
+        self.runs(|to, from, count| {
+            let from = &grid[from..from + count];
             if step == 1 {
-                to[..count].copy_from_slice(from);
+                plane[to..to + count].copy_from_slice(from);
             } else {
-                to.iter_mut().step_by(step).zip(from).for_each(|(to, from)| *to = *from);
+                plane[to..].iter_mut().step_by(step).zip(from).for_each(|(to, from)| *to = *from);
             }
         });
     }

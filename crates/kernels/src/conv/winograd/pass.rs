@@ -50,12 +50,12 @@ impl WithSimd for TransformWeights<'_> {
         };
         pass.context.dispatch(pack);
         for at in (0..inputs * width).step_by(S::F32_LANES) {
-            let mut taps = [simd.splat_f32s(0.0); 9];
-            for (tap, value) in taps.iter_mut().enumerate() {
-                let start = tap * inputs * width + at;
-                *value = S::as_simd_f32s(&packed[start..start + S::F32_LANES]).0[0];
-            }
-            for (i, point) in transform::weight(simd, &taps).iter().enumerate() {
+            let points = transform::weight(
+                simd,
+                #[inline(always)]
+                |tap| transform::vector::<S>(&packed, tap * inputs * width + at),
+            );
+            for (i, point) in points.as_flattened().iter().enumerate() {
                 let start = i * inputs * width + at;
                 S::as_mut_simd_f32s(&mut to[start..start + S::F32_LANES]).0[0] = *point;
             }

@@ -3,7 +3,9 @@
 use pulp::Simd;
 
 use super::POINTS;
-use crate::transpose::to_windows;
+
+/// The most lanes of a vector.
+const MOST_LANES: usize = 16;
 
 /// B'd: six input pixels to six points.
 #[inline(always)]
@@ -90,81 +92,66 @@ fn weight_adjoint_line<S: Simd>(simd: S, u: [S::f32s; 6]) -> [S::f32s; 3] {
     ]
 }
 
-/// Applies a line transform to the columns and then to the rows of a square.
+/// Applies a line transform to the columns and then to the rows of a square, whose values `read` returns by their index. The
+/// lists are the indices of a line before and after. Both squares are written out: the compiler would otherwise fill the
+/// arrays with zeros first, and keep them in memory.
 macro_rules! square_transform {
-    ($(#[$doc:meta])* $name:ident, $line:ident, $from:literal, $to:literal) => {
+    ($(#[$doc:meta])* $name:ident, $line:ident, $size:literal: [$($from:literal)*] to $to_size:literal: [$($to:literal)*]) => {
         $(#[$doc])*
         #[inline(always)]
         pub(super) fn $name<S: Simd>(
             simd: S,
-            from: &[S::f32s; $from * $from],
-        ) -> [S::f32s; $to * $to] {
-            let zero = simd.splat_f32s(0.0);
-            let mut half = [[zero; $from]; $to];
-            for j in 0..$from {
-                let mut column = [zero; $from];
-                for i in 0..$from {
-                    column[i] = from[i * $from + j];
+            read: impl Fn(usize) -> S::f32s,
+        ) -> [[S::f32s; $to_size]; $to_size] {
+            let columns = [$({
+                let mut column = [simd.splat_f32s(0.0); $size];
+                for i in 0..$size {
+                    column[i] = read(i * $size + $from);
                 }
-                let column = $line(simd, column);
-                for i in 0..$to {
-                    half[i][j] = column[i];
+                $line(simd, column)
+            }),*];
+            [$({
+                let mut row = [simd.splat_f32s(0.0); $size];
+                for j in 0..$size {
+                    row[j] = columns[j][$to];
                 }
-            }
-            let mut to = [zero; $to * $to];
-            for i in 0..$to {
-                let row = $line(simd, half[i]);
-                for j in 0..$to {
-                    to[i * $to + j] = row[j];
-                }
-            }
-            to
+                $line(simd, row)
+            }),*]
         }
     };
 }
 
 square_transform!(
     /// B'dB.
-    input, input_line, 6, 6
+    input, input_line, 6: [0 1 2 3 4 5] to 6: [0 1 2 3 4 5]
 );
 square_transform!(
     /// A'mA.
-    output, output_line, 6, 4
+    output, output_line, 6: [0 1 2 3 4 5] to 4: [0 1 2 3]
 );
 square_transform!(
     /// GgG'.
-    weight, weight_line, 3, 6
+    weight, weight_line, 3: [0 1 2] to 6: [0 1 2 3 4 5]
 );
 square_transform!(
     /// A y A'.
-    output_adjoint, output_adjoint_line, 4, 6
+    output_adjoint, output_adjoint_line, 4: [0 1 2 3] to 6: [0 1 2 3 4 5]
 );
 square_transform!(
     /// G'uG.
-    weight_adjoint, weight_adjoint_line, 6, 3
+    weight_adjoint, weight_adjoint_line, 6: [0 1 2 3 4 5] to 3: [0 1 2]
 );
 
-/// Reads one vector of channels of each of `N` pixels.
+/// The vector that begins at `start`.
 #[inline(always)]
-fn load<S: Simd, const N: usize>(
-    simd: S,
-    pixels: &[f32],
-    stride: usize,
-    places: &[u32; N],
-    channel: usize,
-) -> [S::f32s; N] {
-    let mut values = [simd.splat_f32s(0.0); N];
-    for (value, &place) in values.iter_mut().zip(places) {
-        let start = place as usize * stride + channel;
-        *value = S::as_simd_f32s(&pixels[start..start + S::F32_LANES]).0[0];
-    }
-    values
+pub(super) fn vector<S: Simd>(values: &[f32], start: usize) -> S::f32s {
+    S::as_simd_f32s(&values[start..start + S::F32_LANES]).0[0]
 }
 
 /// Writes the points of one vector of channels, `stride` apart.
 #[inline(always)]
-fn store_points<S: Simd>(points: &[S::f32s; POINTS], to: &mut [f32], stride: usize, channel: usize) {
-    for (i, point) in points.iter().enumerate() {
+fn store_points<S: Simd>(points: &[[S::f32s; 6]; 6], to: &mut [f32], stride: usize, channel: usize) {
+    for (i, point) in points.as_flattened().iter().enumerate() {
         let start = i * stride + channel;
         S::as_mut_simd_f32s(&mut to[start..start + S::F32_LANES]).0[0] = *point;
     }
@@ -180,7 +167,11 @@ pub(super) fn input_tile<S: Simd>(
     to: &mut [f32],
 ) {
     for channel in (0..stride).step_by(S::F32_LANES) {
-        let points = input(simd, &load(simd, pixels, stride, places, channel));
+        let points = input(
+            simd,
+            #[inline(always)]
+            |i| vector::<S>(pixels, places[i] as usize * stride + channel),
+        );
         store_points::<S>(&points, to, stride, channel);
     }
 }
@@ -195,7 +186,11 @@ pub(super) fn output_adjoint_tile<S: Simd>(
     to: &mut [f32],
 ) {
     for channel in (0..stride).step_by(S::F32_LANES) {
-        let points = output_adjoint(simd, &load(simd, pixels, stride, places, channel));
+        let points = output_adjoint(
+            simd,
+            #[inline(always)]
+            |i| vector::<S>(pixels, places[i] as usize * stride + channel),
+        );
         store_points::<S>(&points, to, stride, channel);
     }
 }
@@ -210,12 +205,12 @@ pub(super) fn output_tile<S: Simd>(
     pixels: &mut [f32],
 ) {
     for channel in (0..stride).step_by(S::F32_LANES) {
-        let mut sums = [simd.splat_f32s(0.0); POINTS];
-        for (i, sum) in sums.iter_mut().enumerate() {
-            let start = i * stride + channel;
-            *sum = S::as_simd_f32s(&from[start..start + S::F32_LANES]).0[0];
-        }
-        for (result, &place) in output(simd, &sums).iter().zip(places) {
+        let results = output(
+            simd,
+            #[inline(always)]
+            |i| vector::<S>(from, i * stride + channel),
+        );
+        for (result, &place) in results.as_flattened().iter().zip(places) {
             let start = place as usize * stride + channel;
             S::as_mut_simd_f32s(&mut pixels[start..start + S::F32_LANES]).0[0] = *result;
         }
@@ -232,20 +227,26 @@ pub(super) fn weight_adjoint_to<'a, S: Simd>(
     dw: &mut [f32],
     accumulate: bool,
 ) {
-    for (vector, dw) in dw.chunks_mut(9 * S::F32_LANES).enumerate() {
+    for (index, dw) in dw.chunks_mut(9 * S::F32_LANES).enumerate() {
         let mut points = [simd.splat_f32s(0.0); POINTS];
         for copy in copies.clone() {
             for (point, value) in points.iter_mut().enumerate() {
-                let start = point * apart + vector * S::F32_LANES;
-                let more = S::as_simd_f32s(&copy[start..start + S::F32_LANES]).0[0];
-                *value = simd.add_f32s(*value, more);
+                *value = simd.add_f32s(*value, vector::<S>(copy, point * apart + index * S::F32_LANES));
             }
         }
-        let mut taps = [0.0; 9 * 16];
-        for (values, to) in weight_adjoint(simd, &points).iter().zip(taps.chunks_exact_mut(S::F32_LANES)) {
-            S::as_mut_simd_f32s(to).0[0] = *values;
+        let results = weight_adjoint(
+            simd,
+            #[inline(always)]
+            |i| points[i],
+        );
+        let mut taps = [[0.0; MOST_LANES]; 9];
+        for (values, to) in results.as_flattened().iter().zip(&mut taps) {
+            S::as_mut_simd_f32s(&mut to[..S::F32_LANES]).0[0] = *values;
         }
-        let count = dw.len() / 9;
-        to_windows(simd, &taps, S::F32_LANES, &[0, 1, 2, 3, 4, 5, 6, 7, 8], count, 9, dw, accumulate);
+        for (lane, dw) in dw.as_chunks_mut::<9>().0.iter_mut().enumerate().take(MOST_LANES) {
+            for (dw, tap) in dw.iter_mut().zip(&taps) {
+                *dw = if accumulate { *dw + tap[lane] } else { tap[lane] };
+            }
+        }
     }
 }
