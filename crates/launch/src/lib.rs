@@ -31,7 +31,7 @@ pub mod checkup;
 pub use agent::{AgentError, Order};
 pub use hosts::{Hosts, HostsError};
 pub use parent_pipe::{ParentPipe, SECRET_FILE, remove_stale_secret};
-pub use port::free_port;
+pub use port::MeetingPort;
 pub use remote::{RemoteError, RemoteSupervisor};
 pub use supervisor::{HostPlacement, LaunchError, RankFailure, Replacements, Supervisor, SupervisorOutcome};
 

@@ -11,7 +11,7 @@ use phalanx_collectives::FlightRecord;
 
 use super::exit_status::{describe_end, signal};
 use super::parent_pipe::{DRAWN_SECRET, SECRET_FILE, first_line, line_of};
-use super::port::free_port;
+use super::port::MeetingPort;
 use super::{ABORTED, KEEPS_OUTPUT};
 use phalanx_run::{FailureReport, SUPERVISED, open_to_append};
 
@@ -232,7 +232,8 @@ impl Supervisor {
             Some(place) => line_of(place.secret.as_deref().unwrap_or_default()),
             None => first_line(file.0).map_err(|source| LaunchError::Spawn { rank: 0, source })?,
         };
-        let mut ranks = self.start(&secret)?;
+        let port = MeetingPort::draw().map_err(LaunchError::Port)?;
+        let mut ranks = self.start(&secret, port.number())?;
         let mut asked_to_stop = false;
         let mut first_failure = None;
         // Since when all running ranks are stopped by a signal.
@@ -304,8 +305,7 @@ impl Supervisor {
         }
     }
 
-    fn start(&self, secret: &str) -> Result<Ranks, LaunchError> {
-        let port = free_port().map_err(LaunchError::Port)?;
+    fn start(&self, secret: &str, port: u16) -> Result<Ranks, LaunchError> {
         let (first, world_size) =
             self.place.as_ref().map_or((0, self.ranks), |place| (place.first, place.world_size));
         let mut ranks = Ranks(Vec::with_capacity(self.ranks));

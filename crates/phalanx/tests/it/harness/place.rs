@@ -4,6 +4,8 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use phalanx_launch::MeetingPort;
+
 /// The built program.
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_phalanx");
 
@@ -139,7 +141,7 @@ pub(crate) fn both(output: &Output) -> String {
     format!("{}\n{}", text(&output.stdout), text(&output.stderr))
 }
 
-/// A port of this host that was free a moment ago, and that no connection is given.
+/// A free port of this host that nothing else draws until this test program ends.
 pub(crate) fn free_port() -> u16 {
-    phalanx_launch::free_port().expect("a free port")
+    Box::leak(Box::new(MeetingPort::draw().expect("a free port"))).number()
 }
