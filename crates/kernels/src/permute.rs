@@ -10,10 +10,9 @@ use half::{bf16, f16};
 
 /// Elements that can be moved.
 pub trait Movable: Copy + Send + Sync {
-    /// Transposes `rows` rows of `cols` elements, `from_stride` apart, into rows `to_stride` apart.
     #[doc(hidden)]
-    fn transpose(_: Arch, matrix: Strided<'_, Self>, to: &mut [Self]) {
-        let Strided { from, from_stride, size: [rows, cols], to_stride } = matrix;
+    fn transpose(_: Arch, matrix: Transposition<'_, Self>) {
+        let Transposition { from, from_stride, size: [rows, cols], to, to_stride } = matrix;
         for col in (0..cols).step_by(SIDE) {
             for row in (0..rows).step_by(SIDE) {
                 for j in col..cols.min(col + SIDE) {
@@ -27,25 +26,14 @@ pub trait Movable: Copy + Send + Sync {
 }
 
 impl Movable for f32 {
-    fn transpose(arch: Arch, matrix: Strided<'_, Self>, to: &mut [Self]) {
-        let Strided { from, from_stride, size, to_stride } = matrix;
-        Transposition { from, from_stride, size, to, to_stride }.dispatched(arch);
+    fn transpose(arch: Arch, matrix: Transposition<'_, Self>) {
+        matrix.dispatched(arch);
     }
 }
 
 impl Movable for f64 {}
 impl Movable for bf16 {}
 impl Movable for f16 {}
-
-/// A matrix to transpose: `size` is its rows and columns.
-#[doc(hidden)]
-#[derive(Debug, Clone, Copy)]
-pub struct Strided<'a, T> {
-    from: &'a [T],
-    from_stride: usize,
-    size: [usize; 2],
-    to_stride: usize,
-}
 
 /// Copies `x`, of the sizes `sizes`, to `y` with its dimensions in the order `order`: dimension `i` of `y` is dimension
 /// `order[i]` of `x`.
@@ -124,13 +112,14 @@ fn copy<T: Movable>(arch: Arch, axes: &[Axis], x: &[T], y: &mut [T]) {
     let columns = outer[across];
     let others = [&outer[..across], &outer[across + 1..]].concat();
     each_offset(&others, 0, 0, &mut |from, to| {
-        let matrix = Strided {
+        let matrix = Transposition {
             from: &x[from..],
             from_stride: last.from,
             size: [last.size, columns.size],
+            to: &mut y[to..],
             to_stride: columns.to,
         };
-        T::transpose(arch, matrix, &mut y[to..]);
+        T::transpose(arch, matrix);
     });
 }
 

@@ -90,15 +90,17 @@ pub(crate) fn transpose<S: Simd>(
 }
 
 /// The arguments of [`transpose`].
-pub(crate) struct Transposition<'a> {
-    pub(crate) from: &'a [f32],
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Transposition<'a, T> {
+    pub(crate) from: &'a [T],
     pub(crate) from_stride: usize,
     pub(crate) size: [usize; 2],
-    pub(crate) to: &'a mut [f32],
+    pub(crate) to: &'a mut [T],
     pub(crate) to_stride: usize,
 }
 
-impl WithSimd for Transposition<'_> {
+impl WithSimd for Transposition<'_, f32> {
     type Output = ();
 
     #[inline(always)]

@@ -2,6 +2,9 @@
 
 use pulp::{Arch, Simd, WithSimd};
 
+/// The most lanes of a vector of f32, on any CPU.
+pub(crate) const MOST_LANES: usize = 16;
+
 /// Work that is a call of its own, however many callers it has.
 ///
 /// `Arch::dispatch` and `Simd::vectorize` are inlined. So the portable version of the work would be compiled in every caller,

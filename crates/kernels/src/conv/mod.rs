@@ -12,6 +12,7 @@
 pub(crate) mod channels_last;
 mod dense;
 mod depthwise;
+mod lane_sums;
 mod lowering;
 mod pointwise;
 mod rounded;

@@ -8,7 +8,7 @@
 use pulp::{Simd, WithSimd};
 
 use super::super::Conv2dShape;
-use super::super::pointwise::add_products;
+use super::super::lane_sums::add_products;
 use super::grid::Grid;
 use crate::context::Context;
 

@@ -3,9 +3,7 @@
 use pulp::Simd;
 
 use super::super::Conv2dShape;
-
-/// The most lanes of a vector; grids have room for one vector more than they need.
-const MOST_LANES: usize = 16;
+use crate::vectorized::MOST_LANES;
 
 /// The layout of planes in grids.
 pub(super) struct Grid {
@@ -17,7 +15,7 @@ pub(super) struct Grid {
     pub(super) output: [usize; 2],
     /// Elements of a grid's row, in every phase and of the output.
     pub(super) row: usize,
-    /// Elements of one phase.
+    /// Elements of one phase, with room for one vector more than is needed.
     pub(super) phase: usize,
     /// The place of each tap relative to the output position: the phase's start, and the distance within it.
     pub(super) taps: Vec<(usize, usize)>,

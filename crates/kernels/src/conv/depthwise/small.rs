@@ -9,12 +9,10 @@ use super::super::Conv2dShape;
 use super::super::channels_last::sources::{Source, Sources, TapPairs, of_inputs, of_outputs, of_taps};
 use crate::context::Context;
 use crate::transpose::{to_channels_last, to_planes};
+use crate::vectorized::MOST_LANES;
 
 /// Pixels of the larger plane up to which transposing is faster than framing.
 const MOST_PIXELS: usize = 64;
-
-/// The most lanes of a vector: channels are padded to whole vectors on every CPU.
-const MOST_LANES: usize = 16;
 
 /// True if these kernels compute the convolution.
 pub(super) fn suits(shape: &Conv2dShape) -> bool {

@@ -3,9 +3,7 @@
 use pulp::Simd;
 
 use super::POINTS;
-
-/// The most lanes of a vector.
-const MOST_LANES: usize = 16;
+use crate::vectorized::MOST_LANES;
 
 /// B'd: six input pixels to six points.
 #[inline(always)]
