@@ -90,8 +90,8 @@ mod vectorized;
 pub use crate::half::{Half, add_half, narrow_half, round_half, round_half_to, widen_half};
 pub use ::half::{bf16, f16};
 pub use attention::{
-    AttentionGrads, AttentionInputs, AttentionMask, AttentionOperands, AttentionShape, attention_backward,
-    attention_forward,
+    AttentionElement, AttentionGrads, AttentionInputs, AttentionMask, AttentionOperands, AttentionShape,
+    attention_backward, attention_forward,
 };
 pub use bfloat::{narrow, widen};
 pub use binary::{BinaryOp, binary, sum_columns, sum_rows};

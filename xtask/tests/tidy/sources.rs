@@ -10,6 +10,11 @@ pub(crate) fn root() -> PathBuf {
 /// The folders with sources.
 const TOPS: [&str; 5] = ["crates", "xtask", "benches", "fuzz", "parity"];
 
+/// A virtual environment of Python has files of other projects.
+fn is_foreign(folder: &Path) -> bool {
+    folder.join("pyvenv.cfg").is_file()
+}
+
 fn files(folder: &Path, found: &mut Vec<PathBuf>) {
     let mut entries: Vec<_> = match fs::read_dir(folder) {
         Ok(entries) => entries.filter_map(Result::ok).map(|entry| entry.path()).collect(),
@@ -17,6 +22,9 @@ fn files(folder: &Path, found: &mut Vec<PathBuf>) {
     };
     entries.sort();
     for path in entries {
+        if path.is_dir() && is_foreign(&path) {
+            continue;
+        }
         if path.is_dir() {
             files(&path, found);
         } else {

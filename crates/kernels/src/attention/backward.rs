@@ -8,6 +8,7 @@ use crate::error::{Result, check_len};
 use crate::float::Float;
 use crate::reduce::dot_slice;
 
+use super::element::AttentionElement;
 use super::operands::{HeadGrads, Rows};
 use super::packed::{PANEL, Packed, Panels, take};
 use super::tile::{KEYS, QUERIES, add_turned, from_panel, parts, scores, weighted, within};
@@ -18,12 +19,12 @@ use super::{AttentionGrads, AttentionInputs};
 ///
 /// # Errors
 /// If a length does not match the shape.
-pub fn attention_backward<T: Float>(
+pub fn attention_backward<E: AttentionElement>(
     context: &Context,
-    inputs: AttentionInputs<'_, T>,
-    [out, dy]: [&[T]; 2],
-    log_sums: &[T],
-    grads: AttentionGrads<'_, T>,
+    inputs: AttentionInputs<'_, E>,
+    [out, dy]: [&[E]; 2],
+    log_sums: &[E::Float],
+    grads: AttentionGrads<'_, E>,
 ) -> Result<()> {
     const KERNEL: &str = "attention_backward";
     let shape = inputs.shape;
@@ -49,17 +50,17 @@ pub fn attention_backward<T: Float>(
             key_head: index % shape.key_heads,
             wanted,
         };
-        context.with_scratch(room, |mut rest: &mut [T]| {
+        context.with_scratch(room, |mut rest: &mut [E::Float]| {
             let mut sums = Sums {
                 q: take(&mut rest, shape.group() * queries),
                 k: take(&mut rest, keys),
                 v: take(&mut rest, keys),
             };
-            [&mut sums.q, &mut sums.k, &mut sums.v].into_iter().for_each(|sum| sum.fill(T::ZERO));
+            [&mut sums.q, &mut sums.k, &mut sums.v].into_iter().for_each(|sum| sum.fill(Float::ZERO));
             let (k, v) = head.keys_and_values();
             let all = 0..shape.keys;
             let copied = Copied {
-                k: Packed::copy(k, all.clone(), shape.dim, take(&mut rest, keys)),
+                k: Packed::copy(context, k, all.clone(), shape.dim, take(&mut rest, keys)),
                 turned_k: Panels::copy(context, k, all.clone(), shape.dim, take(&mut rest, keys)),
                 turned_v: Panels::copy(context, v, all, shape.dim, take(&mut rest, keys)),
             };
@@ -69,7 +70,7 @@ pub fn attention_backward<T: Float>(
                 let member = head.member(context, index, [&mut *q, &mut *dy]);
                 head.add_member(context, &member, &copied, &mut tiles, &mut sums);
             }
-            sums.store(grads, shape.group(), shape.dim);
+            sums.store(context, grads, shape.group(), shape.dim);
         });
     });
     Ok(())
@@ -98,27 +99,34 @@ struct Tiles<'a, T> {
 
 impl<T: Float> Sums<'_, T> {
     /// Writes the wanted gradients to their places.
-    fn store(&self, grads: HeadGrads<'_, T>, group: usize, dim: usize) {
+    fn store<E: AttentionElement<Float = T>>(
+        &self,
+        context: &Context,
+        grads: HeadGrads<'_, E>,
+        group: usize,
+        dim: usize,
+    ) {
+        let arch = context.arch();
         let length = grads.q.len() / group;
         for (index, to) in grads.q.into_iter().enumerate() {
             let (query, member) = (index / group, index % group);
-            to.copy_from_slice(&self.q[(member * length + query) * dim..][..dim]);
+            E::write(arch, &self.q[(member * length + query) * dim..][..dim], to);
         }
         for (to, from) in grads.k.into_iter().zip(self.k.chunks_exact(dim)) {
-            to.copy_from_slice(from);
+            E::write(arch, from, to);
         }
         for (to, from) in grads.v.into_iter().zip(self.v.chunks_exact(dim)) {
-            to.copy_from_slice(from);
+            E::write(arch, from, to);
         }
     }
 }
 
 /// A head of keys of a sample.
-struct Head<'a, T> {
-    inputs: &'a AttentionInputs<'a, T>,
-    out: &'a [T],
-    dy: &'a [T],
-    log_sums: &'a [T],
+struct Head<'a, E: AttentionElement> {
+    inputs: &'a AttentionInputs<'a, E>,
+    out: &'a [E],
+    dy: &'a [E],
+    log_sums: &'a [E::Float],
     sample: usize,
     key_head: usize,
     /// True for each of q, k and v whose gradient is wanted.
@@ -137,22 +145,27 @@ struct Member<'a, T> {
     seen: Vec<Range<usize>>,
 }
 
-impl<'a, T: Float> Head<'a, T> {
+impl<'a, E: AttentionElement> Head<'a, E> {
     /// Returns the rows of a head of queries in an array like the output.
-    fn rows(&self, data: &'a [T], head: usize) -> Rows<'a, T> {
+    fn rows(&self, data: &'a [E], head: usize) -> Rows<'a, E> {
         let shape = &self.inputs.shape;
         let first = (self.sample * shape.length * shape.heads + head) * shape.dim;
         Rows { data: &data[first..], width: shape.heads * shape.dim }
     }
 
     /// Returns the keys and the values.
-    fn keys_and_values(&self) -> (Rows<'a, T>, Rows<'a, T>) {
+    fn keys_and_values(&self) -> (Rows<'a, E>, Rows<'a, E>) {
         let (shape, operands) = (&self.inputs.shape, &self.inputs.operands);
         (operands.k(shape, self.sample, self.key_head), operands.v(shape, self.sample, self.key_head))
     }
 
     /// Returns one of the heads of queries, with copies of its queries and of the gradients of its output.
-    fn member<'m>(&self, context: &Context, index: usize, [q, dy]: [&'m mut [T]; 2]) -> Member<'m, T>
+    fn member<'m>(
+        &self,
+        context: &Context,
+        index: usize,
+        [q, dy]: [&'m mut [E::Float]; 2],
+    ) -> Member<'m, E::Float>
     where
         'a: 'm,
     {
@@ -160,21 +173,24 @@ impl<'a, T: Float> Head<'a, T> {
         let head = self.key_head * shape.group() + index;
         let all = 0..shape.length;
         let of = [self.inputs.operands.q(shape, self.sample, head), self.rows(self.dy, head)];
-        let (out, of_dy) = (self.rows(self.out, head), of[1]);
-        let mut deltas = vec![T::ZERO; shape.length];
-        context.simd(
-            #[inline(always)]
-            || {
-                for (query, delta) in deltas.iter_mut().enumerate() {
-                    *delta = T::from_f64(dot_slice(out.row(query, shape.dim), of_dy.row(query, shape.dim)));
-                }
-            },
-        );
+        let dy = Packed::copy(context, of[1], all.clone(), shape.dim, dy);
+        let mut deltas = vec![E::Float::ZERO; shape.length];
+        self.rows(self.out, head).with_floats(context, shape.length, shape.dim, |out| {
+            context.simd(
+                #[inline(always)]
+                || {
+                    let rows = dy.range(all.clone()).chunks_exact(shape.dim);
+                    for (query, (delta, dy)) in deltas.iter_mut().zip(rows).enumerate() {
+                        *delta = Float::from_f64(dot_slice(out.row(query, shape.dim), dy));
+                    }
+                },
+            );
+        });
         Member {
             index,
             dropout: self.inputs.dropout(self.sample, head),
-            q: Packed::copy(of[0], all.clone(), shape.dim, q),
-            dy: Packed::copy(of_dy, all.clone(), shape.dim, dy),
+            q: Packed::copy(context, of[0], all.clone(), shape.dim, q),
+            dy,
             log_sums: &self.log_sums[(self.sample * shape.heads + head) * shape.length..][..shape.length],
             deltas,
             seen: all.map(|query| self.inputs.mask.range(shape, self.sample, query)).collect(),
@@ -185,10 +201,10 @@ impl<'a, T: Float> Head<'a, T> {
     fn add_member(
         &self,
         context: &Context,
-        member: &Member<'_, T>,
-        copied: &Copied<'_, T>,
-        tiles: &mut Tiles<'_, T>,
-        sums: &mut Sums<'_, T>,
+        member: &Member<'_, E::Float>,
+        copied: &Copied<'_, E::Float>,
+        tiles: &mut Tiles<'_, E::Float>,
+        sums: &mut Sums<'_, E::Float>,
     ) {
         let shape = &self.inputs.shape;
         for queries in parts(0..shape.length, QUERIES) {
@@ -204,10 +220,10 @@ impl<'a, T: Float> Head<'a, T> {
     fn weigh_tile(
         &self,
         context: &Context,
-        member: &Member<'_, T>,
+        member: &Member<'_, E::Float>,
         [queries, keys]: [&Range<usize>; 2],
-        copied: &Copied<'_, T>,
-        tiles: &mut Tiles<'_, T>,
+        copied: &Copied<'_, E::Float>,
+        tiles: &mut Tiles<'_, E::Float>,
     ) {
         let factor = self.inputs.shape.factor();
         scores(context, member.q.range(queries.clone()), &copied.turned_k, keys, tiles.weights);
@@ -232,11 +248,11 @@ impl<'a, T: Float> Head<'a, T> {
     fn add_tile(
         &self,
         context: &Context,
-        member: &Member<'_, T>,
+        member: &Member<'_, E::Float>,
         [queries, keys]: [&Range<usize>; 2],
-        copied: &Copied<'_, T>,
-        tiles: &Tiles<'_, T>,
-        sums: &mut Sums<'_, T>,
+        copied: &Copied<'_, E::Float>,
+        tiles: &Tiles<'_, E::Float>,
+        sums: &mut Sums<'_, E::Float>,
     ) {
         let dim = self.inputs.shape.dim;
         let of_keys = keys.start * dim..keys.end * dim;
@@ -261,14 +277,14 @@ impl<'a, T: Float> Head<'a, T> {
     #[inline(always)]
     fn slope(
         &self,
-        member: &Member<'_, T>,
+        member: &Member<'_, E::Float>,
         query: usize,
         first_key: usize,
-        weights: &mut [T],
-        slopes: &mut [T],
+        weights: &mut [E::Float],
+        slopes: &mut [E::Float],
     ) {
         let shape = &self.inputs.shape;
-        let (delta, factor) = (member.deltas[query], shape.factor::<T>());
+        let (delta, factor) = (member.deltas[query], shape.factor::<E::Float>());
         let Some(dropout) = member.dropout.map(|dropout| dropout.row(query)) else {
             for (slope, weight) in slopes.iter_mut().zip(weights) {
                 *slope = *weight * (*slope - delta) * factor;

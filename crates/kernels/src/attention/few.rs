@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use pulp::{Simd, WithSimd};
 
+use super::element::AttentionElement;
 use super::operands::Rows;
 use super::tile::KEYS;
 use crate::context::Context;
@@ -23,8 +24,18 @@ pub(super) struct Positions<'a, T> {
 }
 
 impl<'a, T: Float> Positions<'a, T> {
-    pub(super) fn new(of: Rows<'a, T>, tile: &Range<usize>, dim: usize) -> Self {
-        Self { data: &of.data[tile.start * of.width..], width: of.width, count: tile.len(), dim }
+    /// Runs `f` with the positions of a tile.
+    pub(super) fn with<E: AttentionElement<Float = T>>(
+        context: &Context,
+        of: Rows<'_, E>,
+        tile: &Range<usize>,
+        dim: usize,
+        f: impl FnOnce(Positions<'_, T>),
+    ) {
+        let count = tile.len();
+        of.from(tile.start).with_floats(context, count, dim, |Rows { data, width }| {
+            f(Positions { data, width, count, dim });
+        });
     }
 
     /// The positions if they are of f32, and of whole vectors.

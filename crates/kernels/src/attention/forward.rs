@@ -9,6 +9,7 @@ use crate::reduce::sum_slice;
 use crate::softmax::row_max;
 
 use super::AttentionInputs;
+use super::element::AttentionElement;
 use super::few::{Positions, row_scores, weighted_rows};
 use super::operands::Rows;
 use super::packed::{PANEL, Packed, Panels, take};
@@ -21,19 +22,19 @@ use super::tile::{KEYS, QUERIES, from_panel, parts, scores, weighted, within};
 ///
 /// # Errors
 /// If a length does not match the shape.
-pub fn attention_forward<T: Float>(
+pub fn attention_forward<E: AttentionElement>(
     context: &Context,
-    inputs: AttentionInputs<'_, T>,
-    out: &mut [T],
-    log_sums: &mut [T],
+    inputs: AttentionInputs<'_, E>,
+    out: &mut [E],
+    log_sums: &mut [E::Float],
 ) -> Result<()> {
     const KERNEL: &str = "attention_forward";
     let shape = inputs.shape;
     inputs.check(KERNEL, log_sums)?;
     check_len(KERNEL, "out", shape.queries_len(), out.len())?;
     if out.is_empty() || shape.keys == 0 {
-        out.fill(T::ZERO);
-        log_sums.fill(T::from_f64(f64::NEG_INFINITY));
+        out.fill(E::default());
+        log_sums.fill(Float::from_f64(f64::NEG_INFINITY));
         return Ok(());
     }
     // As many queries of a head for a task as leave some tasks to each thread: the keys of a task are copied once.
@@ -41,7 +42,7 @@ pub fn attention_forward<T: Float>(
     let all = shape.samples * shape.heads * blocks;
     let per_task = QUERIES * (all / (TASKS * context.parts())).clamp(1, blocks);
     let tasks_of_head = shape.length.div_ceil(per_task);
-    let mut tasks: Vec<Queries<'_, T>> = Vec::with_capacity(shape.samples * shape.heads * tasks_of_head);
+    let mut tasks: Vec<Queries<'_, E>> = Vec::with_capacity(shape.samples * shape.heads * tasks_of_head);
     for (index, log_sums) in log_sums.chunks_exact_mut(shape.length).enumerate() {
         let (sample, head) = (index / shape.heads, index % shape.heads);
         let parts = log_sums.chunks_mut(per_task).enumerate();
@@ -66,12 +67,12 @@ pub fn attention_forward<T: Float>(
 const TASKS: usize = 8;
 
 /// Some queries of a head, and their results.
-struct Queries<'a, T> {
+struct Queries<'a, E: AttentionElement> {
     sample: usize,
     head: usize,
     first: usize,
-    out: Vec<&'a mut [T]>,
-    log_sums: &'a mut [T],
+    out: Vec<&'a mut [E]>,
+    log_sums: &'a mut [E::Float],
 }
 
 /// The softmax of a query over the tiles so far.
@@ -87,21 +88,60 @@ struct Row<T> {
 const FEW: usize = 8;
 
 /// Keys and values of a head.
-enum KeysAndValues<'a, T> {
-    Copied { keys: Panels<'a, T>, values: Packed<'a, T> },
-    InPlace { keys: Rows<'a, T>, values: Rows<'a, T> },
+enum KeysAndValues<'a, E: AttentionElement> {
+    Copied { keys: Panels<'a, E::Float>, values: Packed<'a, E::Float> },
+    InPlace { keys: Rows<'a, E>, values: Rows<'a, E> },
+}
+
+impl<E: AttentionElement> KeysAndValues<'_, E> {
+    /// Multiplies queries, one after the other, with the keys of a tile.
+    fn scores(
+        &self,
+        context: &Context,
+        queries: &[E::Float],
+        tile: &Range<usize>,
+        dim: usize,
+        to: &mut [E::Float],
+    ) {
+        match self {
+            Self::Copied { keys, .. } => scores(context, queries, keys, tile, to),
+            Self::InPlace { keys, .. } => {
+                Positions::with(context, *keys, tile, dim, |keys| row_scores(context, queries, keys, to));
+            }
+        }
+    }
+
+    /// Multiplies rows of weights, [`KEYS`] apart, with the values of a tile. Sums begin at 0 unless `add`.
+    fn weighted(
+        &self,
+        context: &Context,
+        weights: &[E::Float],
+        tile: &Range<usize>,
+        add: bool,
+        sums: &mut [E::Float],
+    ) {
+        let count = weights.len() / KEYS;
+        match self {
+            Self::Copied { values, .. } => weighted(context, weights, count, tile, values, add, sums),
+            Self::InPlace { values, .. } => {
+                Positions::with(context, *values, tile, sums.len() / count, |values| {
+                    weighted_rows(context, weights, values, add, sums);
+                });
+            }
+        }
+    }
 }
 
 /// Keys and values of a head, and room for a block of queries.
-struct Room<'a, T> {
-    of: KeysAndValues<'a, T>,
-    queries: &'a mut [T],
-    scores: &'a mut [T],
-    sums: &'a mut [T],
+struct Room<'a, E: AttentionElement> {
+    of: KeysAndValues<'a, E>,
+    queries: &'a mut [E::Float],
+    scores: &'a mut [E::Float],
+    sums: &'a mut [E::Float],
 }
 
-impl<T: Float> Queries<'_, T> {
-    fn run(mut self, context: &Context, inputs: &AttentionInputs<'_, T>) {
+impl<E: AttentionElement> Queries<'_, E> {
+    fn run(mut self, context: &Context, inputs: &AttentionInputs<'_, E>) {
         let (shape, sample) = (&inputs.shape, self.sample);
         let dim = shape.dim;
         let queries = self.first..self.first + self.log_sums.len();
@@ -109,7 +149,7 @@ impl<T: Float> Queries<'_, T> {
         let are_few = shape.length < FEW;
         let copied = if are_few { 0 } else { keys.len().next_multiple_of(PANEL) * dim };
         let block = QUERIES * dim;
-        context.with_scratch(2 * copied + 2 * block + QUERIES * KEYS, |mut rest: &mut [T]| {
+        context.with_scratch(2 * copied + 2 * block + QUERIES * KEYS, |mut rest: &mut [E::Float]| {
             let key_head = self.head / shape.group();
             let (k, v) =
                 (inputs.operands.k(shape, sample, key_head), inputs.operands.v(shape, sample, key_head));
@@ -117,7 +157,7 @@ impl<T: Float> Queries<'_, T> {
                 true => KeysAndValues::InPlace { keys: k, values: v },
                 false => KeysAndValues::Copied {
                     keys: Panels::copy(context, k, keys.clone(), dim, take(&mut rest, copied)),
-                    values: Packed::copy(v, keys, dim, take(&mut rest, copied)),
+                    values: Packed::copy(context, v, keys, dim, take(&mut rest, copied)),
                 },
             };
             let mut room =
@@ -132,29 +172,28 @@ impl<T: Float> Queries<'_, T> {
     fn run_block(
         &mut self,
         context: &Context,
-        inputs: &AttentionInputs<'_, T>,
+        inputs: &AttentionInputs<'_, E>,
         queries: Range<usize>,
-        room: &mut Room<'_, T>,
+        room: &mut Room<'_, E>,
     ) {
         let (shape, sample) = (&inputs.shape, self.sample);
         let (count, dim) = (queries.len(), shape.dim);
         let q = inputs.operands.q(shape, sample, self.head);
-        let q = Packed::copy(q, queries.clone(), dim, room.queries).range(queries.clone());
+        let q = Packed::copy(context, q, queries.clone(), dim, room.queries).range(queries.clone());
         let sums = &mut room.sums[..count * dim];
-        let mut rows: Vec<Row<T>> = queries
+        let mut rows: Vec<Row<E::Float>> = queries
             .clone()
-            .map(|query| Row { seen: inputs.mask.range(shape, sample, query), largest: T::LOWEST, sum: 0.0 })
+            .map(|query| Row {
+                seen: inputs.mask.range(shape, sample, query),
+                largest: Float::LOWEST,
+                sum: 0.0,
+            })
             .collect();
         let union = from_panel(inputs.mask.union(shape, sample, queries.clone()));
         let dropout = inputs.dropout(sample, self.head);
         for tile in parts(union.clone(), KEYS) {
             let begun = tile.start > union.start;
-            match &room.of {
-                KeysAndValues::Copied { keys, .. } => scores(context, q, keys, &tile, room.scores),
-                KeysAndValues::InPlace { keys, .. } => {
-                    row_scores(context, q, Positions::new(*keys, &tile, dim), room.scores);
-                }
-            }
+            room.of.scores(context, q, &tile, dim, room.scores);
             let scores = &mut room.scores[..count * KEYS];
             context.simd(
                 #[inline(always)]
@@ -163,7 +202,7 @@ impl<T: Float> Queries<'_, T> {
                     for (query, ((scores, row), sums)) in queries.clone().zip(each) {
                         let scores = &mut scores[..tile.len()];
                         let shrink = row.weigh(scores, &tile, shape.factor());
-                        if begun && shrink < T::ONE {
+                        if begun && shrink < E::Float::ONE {
                             sums.iter_mut().for_each(|sum| *sum = *sum * shrink);
                         }
                         if let Some(dropout) = dropout {
@@ -172,34 +211,27 @@ impl<T: Float> Queries<'_, T> {
                     }
                 },
             );
-            match &room.of {
-                KeysAndValues::Copied { values, .. } => {
-                    weighted(context, scores, count, &tile, values, begun, sums);
-                }
-                KeysAndValues::InPlace { values, .. } => {
-                    weighted_rows(context, scores, Positions::new(*values, &tile, dim), begun, sums);
-                }
-            }
+            room.of.weighted(context, scores, &tile, begun, sums);
         }
         let first = queries.start - self.first;
         let results = self.out[first..].iter_mut().zip(&mut self.log_sums[first..]);
-        for ((row, sums), (out, log_sum)) in rows.iter().zip(sums.chunks_exact(dim)).zip(results) {
-            row.finish(sums, out, log_sum);
+        for ((row, sums), (out, log_sum)) in rows.iter().zip(sums.chunks_exact_mut(dim)).zip(results) {
+            *log_sum = row.finish(sums);
+            E::write(context.arch(), sums, out);
         }
     }
 }
 
 impl<T: Float> Row<T> {
-    /// Writes the output of the query, and ln Σ e^score. A query that sees no key has 0 and −∞.
-    fn finish(&self, sums: &[T], out: &mut [T], log_sum: &mut T) {
+    /// Turns the query's sums into its output, and returns ln Σ e^score. A query that sees no key has 0 and −∞.
+    fn finish(&self, sums: &mut [T]) -> T {
         if self.sum == 0.0 {
-            out.fill(T::ZERO);
-            *log_sum = T::from_f64(f64::NEG_INFINITY);
-            return;
+            sums.fill(T::ZERO);
+            return T::from_f64(f64::NEG_INFINITY);
         }
         let scale = T::from_f64(1.0 / self.sum);
-        out.iter_mut().zip(sums).for_each(|(out, sum)| *out = *sum * scale);
-        *log_sum = T::from_f64(self.largest.to_f64() + self.sum.ln());
+        sums.iter_mut().for_each(|sum| *sum = *sum * scale);
+        T::from_f64(self.largest.to_f64() + self.sum.ln())
     }
 
     /// Turns products with the keys of a tile into e^(score − largest), 0 for hidden keys. Returns the factor of earlier

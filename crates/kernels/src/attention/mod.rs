@@ -6,11 +6,12 @@
 //!
 //! Queries, keys and values are read where a projection wrote them, in rows of a position, head by head, and copied once to
 //! where a tile reads them one after the other, keys turned. Products of f32 tiles keep their sums in registers and pack
-//! nothing further; those of f64, and of heads whose width is not a multiple of 16, go by the `gemm` crate. Products are of the
-//! element type throughout. Weights are not rounded to 16 bits between the two products, also in a context with
+//! nothing further; those of f64, and of heads whose width is not a multiple of 16, go by the `gemm` crate. Operands of 16 bits
+//! are widened as they are copied, and the products are of f32. Weights are not rounded to 16 bits between the two products, also in a context with
 //! [`Products::Bf16`](crate::Products::Bf16).
 
 mod backward;
+mod element;
 mod few;
 mod forward;
 mod mask;
@@ -20,6 +21,7 @@ mod product;
 mod tile;
 
 pub use backward::attention_backward;
+pub use element::AttentionElement;
 pub use forward::attention_forward;
 pub use mask::AttentionMask;
 pub use operands::{AttentionGrads, AttentionOperands};
@@ -89,13 +91,13 @@ pub struct AttentionInputs<'a, T> {
     pub operands: AttentionOperands<'a, T>,
 }
 
-impl<T: Float> AttentionInputs<'_, T> {
+impl<T: AttentionElement> AttentionInputs<'_, T> {
     /// Returns the dropout of the weights of a head of queries of a sample.
     fn dropout(&self, sample: usize, head: usize) -> Option<RowDropout> {
         self.dropout.map(|dropout| dropout.row(sample, self.shape.heads, head))
     }
 
-    fn check(&self, kernel: &'static str, log_sums: &[T]) -> Result<()> {
+    fn check(&self, kernel: &'static str, log_sums: &[T::Float]) -> Result<()> {
         self.shape.check(kernel)?;
         self.operands.check(kernel, &self.shape)?;
         self.mask.check(kernel, &self.shape)?;

@@ -1,9 +1,10 @@
 //! Queries, keys, values and their gradients where a projection has or wants them.
 
+use crate::context::Context;
 use crate::error::{Result, check_len};
-use crate::float::Float;
 
 use super::AttentionShape;
+use super::element::AttentionElement;
 
 /// Queries, keys and values.
 #[derive(Debug, Clone, Copy)]
@@ -22,7 +23,7 @@ pub enum AttentionOperands<'a, T> {
     },
 }
 
-impl<'a, T: Float> AttentionOperands<'a, T> {
+impl<'a, T: AttentionElement> AttentionOperands<'a, T> {
     pub(super) fn check(&self, kernel: &'static str, shape: &AttentionShape) -> Result<()> {
         match self {
             Self::Joined(all) => {
@@ -82,6 +83,32 @@ impl<'a, T> Rows<'a, T> {
     pub(super) fn row(&self, index: usize, dim: usize) -> &'a [T] {
         &self.data[index * self.width..][..dim]
     }
+
+    /// Returns the positions from one on.
+    pub(super) fn from(self, index: usize) -> Self {
+        Self { data: &self.data[index * self.width..], width: self.width }
+    }
+}
+
+impl<T: AttentionElement> Rows<'_, T> {
+    /// Runs `f` with the first `count` positions in the type of the arithmetic: where they lie, or widened.
+    pub(super) fn with_floats<R>(
+        self,
+        context: &Context,
+        count: usize,
+        dim: usize,
+        f: impl FnOnce(Rows<'_, T::Float>) -> R,
+    ) -> R {
+        if let Some(data) = T::floats(self.data) {
+            return f(Rows { data, width: self.width });
+        }
+        context.with_scratch(count * dim, |room: &mut [T::Float]| {
+            for (index, to) in room.chunks_exact_mut(dim).enumerate() {
+                T::read(context.arch(), self.row(index, dim), to);
+            }
+            f(Rows { data: room, width: dim })
+        })
+    }
 }
 
 /// The gradients of attention. All elements are overwritten.
@@ -100,7 +127,7 @@ pub enum AttentionGrads<'a, T> {
     },
 }
 
-impl<'a, T: Float> AttentionGrads<'a, T> {
+impl<'a, T: AttentionElement> AttentionGrads<'a, T> {
     pub(super) fn check(&self, kernel: &'static str, shape: &AttentionShape) -> Result<()> {
         match self {
             Self::Joined(all) => {
@@ -121,7 +148,7 @@ impl<'a, T: Float> AttentionGrads<'a, T> {
             Self::Joined(all) => [Some(all), None, None],
             Self::Apart { q, k, v } => [q, k, v],
         };
-        all.into_iter().flatten().for_each(|grad| grad.fill(T::ZERO));
+        all.into_iter().flatten().for_each(|grad| grad.fill(T::default()));
     }
 
     /// Returns true for each of q, k and v whose gradient is wanted.

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use pulp::{Simd, WithSimd};
 
+use super::element::AttentionElement;
 use super::operands::Rows;
 use crate::context::Context;
 use crate::float::Float;
@@ -30,9 +31,15 @@ pub(super) struct Packed<'a, T> {
 
 impl<'a, T: Float> Packed<'a, T> {
     /// Copies the positions of a range.
-    pub(super) fn copy(of: Rows<'_, T>, range: Range<usize>, dim: usize, to: &'a mut [T]) -> Self {
+    pub(super) fn copy<E: AttentionElement<Float = T>>(
+        context: &Context,
+        of: Rows<'_, E>,
+        range: Range<usize>,
+        dim: usize,
+        to: &'a mut [T],
+    ) -> Self {
         for (position, to) in range.clone().zip(to.chunks_exact_mut(dim)) {
-            to.copy_from_slice(of.row(position, dim));
+            E::read(context.arch(), of.row(position, dim), to);
         }
         Self { data: to, first: range.start, dim }
     }
@@ -92,9 +99,9 @@ pub(super) struct Panels<'a, T> {
 
 impl<'a, T: Float> Panels<'a, T> {
     /// Copies the positions of a range, which begins at a panel.
-    pub(super) fn copy(
+    pub(super) fn copy<E: AttentionElement<Float = T>>(
         context: &Context,
-        of: Rows<'_, T>,
+        of: Rows<'_, E>,
         range: Range<usize>,
         dim: usize,
         to: &'a mut [T],
@@ -106,7 +113,7 @@ impl<'a, T: Float> Panels<'a, T> {
             if count < PANEL {
                 panel.fill(T::ZERO);
             }
-            turn(context, Rows { data: &of.data[start * of.width..], width: of.width }, [count, dim], panel);
+            of.from(start).with_floats(context, count, dim, |rows| turn(context, rows, [count, dim], panel));
         }
         Self { data: to, first, dim }
     }

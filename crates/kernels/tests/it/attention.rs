@@ -1,8 +1,8 @@
 //! Attention by tiles against plain loops in f64.
 
 use phalanx_kernels::{
-    AttentionGrads, AttentionInputs, AttentionMask, AttentionOperands, AttentionShape, Context, Dropout,
-    Level, attention_backward, attention_forward,
+    AttentionElement, AttentionGrads, AttentionInputs, AttentionMask, AttentionOperands, AttentionShape,
+    Context, Dropout, Level, attention_backward, attention_forward, bf16, f16,
 };
 
 use crate::harness::random;
@@ -156,22 +156,64 @@ fn attention_and_its_gradients_are_those_of_plain_loops() {
     }
 }
 
-/// The results of f32 kernels, widened.
-fn singles(case: &Case, context: &Context, mask: AttentionMask<'_>) -> Results<f64> {
-    let narrow = |values: &[f64]| values.iter().map(|value| *value as f32).collect::<Vec<f32>>();
-    let [q, k, v, dy] = [&case.q, &case.k, &case.v, &case.dy].map(|values| narrow(values));
+/// The results of kernels of f32 or of 16 bits, widened.
+fn results<E: AttentionElement<Float = f32>>(
+    case: &Case,
+    context: &Context,
+    mask: AttentionMask<'_>,
+    narrow: fn(f64) -> E,
+    widen: fn(E) -> f64,
+) -> Results<f64> {
+    let [q, k, v, dy] = [&case.q, &case.k, &case.v, &case.dy]
+        .map(|values| values.iter().map(|value| narrow(*value)).collect::<Vec<E>>());
     let operands = AttentionOperands::Apart { q: &q, k: &k, v: &v };
     let inputs = AttentionInputs { shape: case.shape, mask, dropout: None, operands };
     let rows = case.shape.samples * case.shape.heads * case.shape.length;
-    let (mut out, mut log_sums) = (vec![9.0f32; q.len()], vec![9.0f32; rows]);
+    let (mut out, mut log_sums) = (vec![narrow(9.0); q.len()], vec![9.0f32; rows]);
     attention_forward(context, inputs, &mut out, &mut log_sums).expect("fits");
-    let mut grads = [&q, &k, &v].map(|of| vec![9.0f32; of.len()]);
+    let mut grads = [&q, &k, &v].map(|of| vec![narrow(9.0); of.len()]);
     let to = grads.each_mut().map(|grad| Some(&mut grad[..]));
     let [q, k, v] = to;
     attention_backward(context, inputs, [&out, &dy], &log_sums, AttentionGrads::Apart { q, k, v })
         .expect("fits");
     let [q, k, v] = grads;
-    [out, q, k, v].map(|values| values.into_iter().map(f64::from).collect())
+    [out, q, k, v].map(|values| values.into_iter().map(widen).collect())
+}
+
+/// The results of f32 kernels.
+fn singles(case: &Case, context: &Context, mask: AttentionMask<'_>) -> Results<f64> {
+    results(case, context, mask, |value| value as f32, f64::from)
+}
+
+#[test]
+fn operands_of_16_bits_have_the_rounded_results_of_f32() {
+    let bits_of = |name: &str, found: &[f64], expected: &[f64], round: fn(f64) -> f64| {
+        let expected: Vec<f64> = expected.iter().map(|value| round(*value)).collect();
+        assert_eq!(found, expected, "{name}");
+    };
+    for (length, keys, dim) in [(1, 300, 64), (3, 90, 48), (7, 7, 5), (70, 70, 48), (65, 300, 16)] {
+        let shape = AttentionShape { samples: 2, heads: 4, key_heads: 2, length, keys, dim };
+        let mask = AttentionMask { causal: true, ..AttentionMask::default() };
+        let context = Context::new(2);
+        let of_bf16 = |value: f64| f64::from(bf16::from_f64(value));
+        let of_f16 = |value: f64| f64::from(f16::from_f64(value));
+        for (name, round) in [("bf16", of_bf16 as fn(f64) -> f64), ("f16", of_f16)] {
+            let mut case = Case::new(shape);
+            for values in [&mut case.q, &mut case.k, &mut case.v, &mut case.dy] {
+                values.iter_mut().for_each(|value| *value = round(*value));
+            }
+            let found = match name {
+                "bf16" => results(&case, &context, mask, bf16::from_f64, f64::from),
+                _ => results(&case, &context, mask, f16::from_f64, f64::from),
+            };
+            let expected = singles(&case, &context, mask);
+            // Forward has the same bits. Backward reads its rounded output.
+            bits_of(&format!("{name} {shape:?}"), &found[0], &expected[0], round);
+            for (found, expected) in found.iter().zip(&expected).skip(1) {
+                assert_near(&format!("{name} {shape:?}"), found, expected, 0.02);
+            }
+        }
+    }
 }
 
 #[test]
