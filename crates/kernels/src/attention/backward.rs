@@ -108,16 +108,13 @@ impl<T: Float> Sums<'_, T> {
     ) {
         let arch = context.arch();
         let length = grads.q.len() / group;
-        for (index, to) in grads.q.into_iter().enumerate() {
+        let of_query = |index: usize| {
             let (query, member) = (index / group, index % group);
-            E::write(arch, &self.q[(member * length + query) * dim..][..dim], to);
-        }
-        for (to, from) in grads.k.into_iter().zip(self.k.chunks_exact(dim)) {
-            E::write(arch, from, to);
-        }
-        for (to, from) in grads.v.into_iter().zip(self.v.chunks_exact(dim)) {
-            E::write(arch, from, to);
-        }
+            &self.q[(member * length + query) * dim..][..dim]
+        };
+        E::write(arch, grads.q.into_iter().enumerate().map(|(index, to)| (of_query(index), to)));
+        E::write(arch, self.k.chunks_exact(dim).zip(grads.k));
+        E::write(arch, self.v.chunks_exact(dim).zip(grads.v));
     }
 }
 
@@ -175,7 +172,9 @@ impl<'a, E: AttentionElement> Head<'a, E> {
         let of = [self.inputs.operands.q(shape, self.sample, head), self.rows(self.dy, head)];
         let dy = Packed::copy(context, of[1], all.clone(), shape.dim, dy);
         let mut deltas = vec![E::Float::ZERO; shape.length];
-        self.rows(self.out, head).with_floats(context, shape.length, shape.dim, |out| {
+        let (out, size) = (self.rows(self.out, head), [shape.length, shape.dim]);
+        context.with_scratch(out.room(shape.length, shape.dim), |room: &mut [E::Float]| {
+            let out = out.floats(context, size, room);
             context.simd(
                 #[inline(always)]
                 || {

@@ -33,7 +33,8 @@ impl<'a, T: Float> Positions<'a, T> {
         f: impl FnOnce(Positions<'_, T>),
     ) {
         let count = tile.len();
-        of.from(tile.start).with_floats(context, count, dim, |Rows { data, width }| {
+        context.with_scratch(of.room(count, dim), |room: &mut [T]| {
+            let Rows { data, width } = of.from(tile.start).floats(context, [count, dim], room);
             f(Positions { data, width, count, dim });
         });
     }

@@ -214,11 +214,12 @@ impl<E: AttentionElement> Queries<'_, E> {
             room.of.weighted(context, scores, &tile, begun, sums);
         }
         let first = queries.start - self.first;
-        let results = self.out[first..].iter_mut().zip(&mut self.log_sums[first..]);
-        for ((row, sums), (out, log_sum)) in rows.iter().zip(sums.chunks_exact_mut(dim)).zip(results) {
+        let finished = rows.iter().zip(sums.chunks_exact_mut(dim));
+        for ((row, sums), log_sum) in finished.zip(&mut self.log_sums[first..]) {
             *log_sum = row.finish(sums);
-            E::write(context.arch(), sums, out);
         }
+        let out = self.out[first..].iter_mut().map(|row| &mut **row);
+        E::write(context.arch(), sums.chunks_exact(dim).zip(out));
     }
 }
 

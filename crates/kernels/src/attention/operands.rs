@@ -90,24 +90,28 @@ impl<'a, T> Rows<'a, T> {
     }
 }
 
-impl<T: AttentionElement> Rows<'_, T> {
-    /// Runs `f` with the first `count` positions in the type of the arithmetic: where they lie, or widened.
-    pub(super) fn with_floats<R>(
+impl<'a, T: AttentionElement> Rows<'a, T> {
+    /// Elements of the room that [`Rows::floats`] needs for `count` positions.
+    pub(super) fn room(&self, count: usize, dim: usize) -> usize {
+        if T::floats(self.data).is_some() { 0 } else { count * dim }
+    }
+
+    /// Returns the first `count` positions in the type of the arithmetic: where they lie, or widened in `room`.
+    pub(super) fn floats<'r>(
         self,
         context: &Context,
-        count: usize,
-        dim: usize,
-        f: impl FnOnce(Rows<'_, T::Float>) -> R,
-    ) -> R {
+        [count, dim]: [usize; 2],
+        room: &'r mut [T::Float],
+    ) -> Rows<'r, T::Float>
+    where
+        'a: 'r,
+    {
         if let Some(data) = T::floats(self.data) {
-            return f(Rows { data, width: self.width });
+            return Rows { data, width: self.width };
         }
-        context.with_scratch(count * dim, |room: &mut [T::Float]| {
-            for (index, to) in room.chunks_exact_mut(dim).enumerate() {
-                T::read(context.arch(), self.row(index, dim), to);
-            }
-            f(Rows { data: room, width: dim })
-        })
+        let from = (0..count).map(|index| self.row(index, dim));
+        T::read(context.arch(), from.zip(room.chunks_exact_mut(dim)));
+        Rows { data: room, width: dim }
     }
 }
 

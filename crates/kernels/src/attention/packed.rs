@@ -38,9 +38,10 @@ impl<'a, T: Float> Packed<'a, T> {
         dim: usize,
         to: &'a mut [T],
     ) -> Self {
-        for (position, to) in range.clone().zip(to.chunks_exact_mut(dim)) {
-            E::read(context.arch(), of.row(position, dim), to);
-        }
+        E::read(
+            context.arch(),
+            range.clone().map(|position| of.row(position, dim)).zip(to.chunks_exact_mut(dim)),
+        );
         Self { data: to, first: range.start, dim }
     }
 
@@ -107,14 +108,16 @@ impl<'a, T: Float> Panels<'a, T> {
         to: &'a mut [T],
     ) -> Self {
         let first = range.start;
-        let starts = range.clone().step_by(PANEL);
-        for (start, panel) in starts.zip(to.chunks_exact_mut(PANEL * dim)) {
-            let count = PANEL.min(range.end - start);
-            if count < PANEL {
-                panel.fill(T::ZERO);
+        context.with_scratch(of.room(PANEL, dim), |room: &mut [T]| {
+            let starts = range.clone().step_by(PANEL);
+            for (start, panel) in starts.zip(to.chunks_exact_mut(PANEL * dim)) {
+                let size = [PANEL.min(range.end - start), dim];
+                if size[0] < PANEL {
+                    panel.fill(T::ZERO);
+                }
+                turn(context, of.from(start).floats(context, size, room), size, panel);
             }
-            of.from(start).with_floats(context, count, dim, |rows| turn(context, rows, [count, dim], panel));
-        }
+        });
         Self { data: to, first, dim }
     }
 
