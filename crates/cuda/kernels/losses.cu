@@ -82,8 +82,23 @@ FOR_F64(CROSS_ENTROPY(f64, double))
 
 // ---- cross-entropy of rows whose columns are on several ranks: what a row's loss follows from, then its gradient
 
+// The first of the largest numbers of a row; infinite if none is finite.
+template <bool BLOCK, class W>
+DEVICE double first_of_largest(const Group<BLOCK> &group, const W *x, int count, W *shared) {
+    const W lowest = W(-3.4028234663852886e38);
+    W largest = lowest, place = lowest;
+#pragma unroll 1
+    for (int i = group.member; i < count; i += group.members) largest = larger(largest, x[i]);
+    largest = group.template reduce<Larger>(largest, shared);
+#pragma unroll 1
+    for (int i = group.member; i < count && place == lowest; i += group.members)
+        if (x[i] == largest) place = W(-i);
+    place = group.template reduce<Larger>(place, shared);
+    return place == lowest ? double(INFINITE_F32) : -double(place);
+}
+
 // Of `own` columns from class `first` on: the largest logit, the sum of the exponentials relative to it, the logit of the label or 0,
-// and the sum.
+// the sum, and the class of the first of the largest ones.
 template <bool BLOCK, class W>
 DEVICE void cross_entropy_parts(const W *logits, const u32 *labels, double soft_cap, double *parts, Size rows, int width, int own,
                                 int first) {
@@ -93,13 +108,15 @@ DEVICE void cross_entropy_parts(const W *logits, const u32 *labels, double soft_
     for (Size row = Size(blockIdx.x) * group.groups + group.index; row < rows; row += Size(gridDim.x) * group.groups) {
         const W *x = logits + row * width;
         const auto sums = row_sums<BLOCK>(group, x, own, cap, shared);
+        const double best = first_of_largest<BLOCK>(group, x, own, shared);
         if (group.member == 0) {
             const u32 label = labels[row] - u32(first);
-            double *to = parts + 4 * row;
+            double *to = parts + 5 * row;
             to[0] = double(sums.largest);
             to[1] = double(sums.exponentials);
             to[2] = label < u32(own) ? double(capped(x[label], cap)) : 0.0;
             to[3] = double(sums.plain);
+            to[4] = best + first;
         }
     }
 }

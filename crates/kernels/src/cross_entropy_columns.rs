@@ -20,7 +20,7 @@ pub struct CrossEntropyColumns<'a> {
 }
 
 /// The numbers that [`cross_entropy_parts`] finds of each row.
-pub const ROW_PARTS: usize = 4;
+pub const ROW_PARTS: usize = 5;
 
 /// The logits of a row that are worked on at a time.
 const PIECE: usize = 1024;
@@ -36,13 +36,15 @@ struct RowPart {
     label: f64,
     /// The sum of the logits.
     total: f64,
+    /// The class of the first of the largest logits; infinite if none is finite.
+    best: f64,
 }
 
 impl RowPart {
-    const NONE: Self = Self { max: f64::NEG_INFINITY, sum: 0.0, label: 0.0, total: 0.0 };
+    const NONE: Self = Self { max: f64::NEG_INFINITY, sum: 0.0, label: 0.0, total: 0.0, best: f64::INFINITY };
 
     fn read(numbers: &[f64]) -> Self {
-        Self { max: numbers[0], sum: numbers[1], label: numbers[2], total: numbers[3] }
+        Self { max: numbers[0], sum: numbers[1], label: numbers[2], total: numbers[3], best: numbers[4] }
     }
 
     fn with(self, other: Self) -> Self {
@@ -54,6 +56,8 @@ impl RowPart {
             sum: scaled(self) + scaled(other),
             label: self.label + other.label,
             total: self.total + other.total,
+            // Later columns are of the other one.
+            best: if other.max > self.max { other.best } else { self.best },
         }
     }
 }
@@ -83,7 +87,7 @@ impl CrossEntropyColumns<'_> {
 }
 
 /// Finds of each row of `logits` [rows, width] the largest logit, the sum of the exponentials of the others relative to it, the logit
-/// of the label if it is here, and the sum: [rows, [`ROW_PARTS`]].
+/// of the label if it is here, the sum, and the class of the first of the largest ones: [rows, [`ROW_PARTS`]].
 ///
 /// # Errors
 /// If a length does not match, or the label of a row with weight is no class.
@@ -111,12 +115,20 @@ pub fn cross_entropy_parts<T: Float>(
                 let rows_of = logits.chunks_exact(width).zip(parts.chunks_exact_mut(ROW_PARTS));
                 for (at, (row, part)) in rows_of.enumerate() {
                     let found = row_part(&row[..own], of.own_label(task * rows + at, own), &of);
-                    part.copy_from_slice(&[found.max, found.sum, found.label, found.total]);
+                    part.copy_from_slice(&[found.max, found.sum, found.label, found.total, found.best]);
                 }
             },
         );
     });
     Ok(())
+}
+
+/// Returns the place of the first number that equals `value`.
+#[inline(always)]
+fn first_of<T: Float>(row: &[T], value: T) -> Option<usize> {
+    let is_in = |piece: &[T]| piece.iter().fold(false, |found, x| found | (*x == value));
+    let (at, piece) = row.chunks(PIECE).enumerate().find(|(_, piece)| is_in(piece))?;
+    Some(at * PIECE + piece.iter().position(|x| *x == value)?)
 }
 
 /// Finds the numbers of a row.
@@ -126,8 +138,10 @@ fn row_part<T: Float>(row: &[T], label: Option<usize>, of: &CrossEntropyColumns<
         return RowPart::NONE;
     }
     // The bound grows with the logit, so the largest stays the largest.
-    let max = of.capped(row_max(row));
-    let mut part = RowPart { max: max.to_f64(), ..RowPart::NONE };
+    let largest = row_max(row);
+    let best = first_of(row, largest).map_or(f64::INFINITY, |column| (of.first + column) as f64);
+    let max = of.capped(largest);
+    let mut part = RowPart { max: max.to_f64(), best, ..RowPart::NONE };
     // Of columns that are all −∞ the sum is 0.
     let max = if part.max == f64::NEG_INFINITY { T::ZERO } else { max };
     // Pieces stay in the cache, and are summed as the whole row of one rank is.
@@ -172,6 +186,25 @@ pub fn cross_entropy_of_parts(of: CrossEntropyColumns<'_>, parts: &[f64]) -> Res
         }
     }
     Ok((loss, log_sums))
+}
+
+/// Adds up the weights of the rows whose label is the first of the largest logits, from the numbers that ranks have found of their
+/// columns, rank after rank.
+///
+/// # Errors
+/// As [`cross_entropy_of_parts`].
+pub fn weight_of_most_probable(of: CrossEntropyColumns<'_>, parts: &[f64]) -> Result<f64> {
+    const KERNEL: &str = "weight_of_most_probable";
+    let rows = of.rows.labels.len();
+    of.rows.check(KERNEL, of.classes())?;
+    let of_rank = rows * ROW_PARTS;
+    check_len(KERNEL, "parts", (parts.len() / of_rank.max(1)) * of_rank, parts.len())?;
+    let is_best = |row: &usize| {
+        let of_ranks = parts.chunks_exact(of_rank).map(|all| RowPart::read(&all[row * ROW_PARTS..]));
+        of_ranks.fold(RowPart::NONE, RowPart::with).best == f64::from(of.rows.labels[*row])
+    };
+    let weight = |row| of.rows.weights.map_or(1.0, |weights| f64::from(weights[row]));
+    Ok((0..rows).filter(is_best).map(weight).sum())
 }
 
 /// Replaces `logits` [rows, width] by the gradient of the loss; `log_sums` has the logarithm of the sum of exponentials of each row,
@@ -281,6 +314,15 @@ mod tests {
                         .expect("sound");
                     parts.extend(part);
                 }
+                let best = |row: &[f64]| {
+                    let row = &row[..options.classes.unwrap_or(columns)];
+                    let largest = row.iter().copied().fold(f64::MIN, f64::max);
+                    row.iter().position(|x| *x == largest)
+                };
+                let right = logits.chunks_exact(columns).zip(labels).zip(weights);
+                let right = right.filter(|((row, label), _)| best(row) == Some(*label as usize));
+                let expected: f64 = right.map(|(_, weight)| f64::from(weight)).sum();
+                assert_eq!(weight_of_most_probable(own(0), &parts).expect("sound"), expected);
                 let (loss, log_sums) = cross_entropy_of_parts(own(0), &parts).expect("sound");
                 assert!((loss - losses.iter().sum::<f64>()).abs() < 1e-12, "{options:?} {cuts:?}");
                 for range in &ranks {
@@ -299,6 +341,27 @@ mod tests {
         let rows = CrossEntropyRows { labels: &[1, 2], weights: Some(&[1.0]), ..rows };
         let wrong = CrossEntropyColumns { rows, ..wrong };
         assert!(cross_entropy_of_parts(wrong, &[0.0; 2 * ROW_PARTS]).is_err(), "one weight of two");
+    }
+
+    #[test]
+    fn the_first_of_the_largest_is_most_probable() {
+        let logits = [1.0_f32, 3.0, 2.0, 3.0];
+        let right = |label: u32, cut: usize| {
+            let labels = [label];
+            let options = CrossEntropyOptions::default();
+            let rows = CrossEntropyRows { labels: &labels, weights: Some(&[0.5]), options, factor: 1.0 };
+            let mut parts = [0.0; 2 * ROW_PARTS];
+            for (at, own) in [0..cut, cut..4].into_iter().enumerate() {
+                let of = CrossEntropyColumns { rows, first: own.start, columns: 4 };
+                let to = &mut parts[at * ROW_PARTS..][..ROW_PARTS];
+                cross_entropy_parts(&Context::new(1), own.len(), of, &logits[own], to).expect("sound");
+            }
+            let of = CrossEntropyColumns { rows, first: 0, columns: 4 };
+            weight_of_most_probable(of, &parts).expect("sound")
+        };
+        for cut in 1..4 {
+            assert_eq!([0, 1, 2, 3].map(|label| right(label, cut)), [0.0, 0.5, 0.0, 0.0], "{cut}");
+        }
     }
 
     #[test]

@@ -111,6 +111,7 @@ pub use conv::{
 pub use cross_entropy::{CrossEntropyOptions, CrossEntropyRows, cross_entropy_rows};
 pub use cross_entropy_columns::{
     CrossEntropyColumns, ROW_PARTS, cross_entropy_of_parts, cross_entropy_parts, cross_entropy_slopes,
+    weight_of_most_probable,
 };
 pub use dropout::{Dropout, SamplePart, dropout};
 pub use embedding::embedding_backward;

@@ -91,7 +91,7 @@ pub trait Losses {
     /// with weight is not below K.
     fn cross_entropy(&self, logits: &Array, of: CrossEntropy<'_>) -> Result<Array>;
 
-    /// Finds of each row of logits [R, K], f32 or f64, the numbers that its loss follows from, f64 [R, 4]
+    /// Finds of each row of logits [R, K], f32 or f64, the numbers that its loss follows from, f64 [R, `ROW_PARTS`]
     /// ([`phalanx_kernels::cross_entropy_parts`]).
     ///
     /// # Errors

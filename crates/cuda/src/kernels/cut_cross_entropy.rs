@@ -6,7 +6,7 @@ use super::sources::LOSSES;
 use crate::{ElementType, Gpu, Result, Slice};
 
 /// The numbers that [`cross_entropy_parts`] finds of each row.
-const ROW_PARTS: usize = 4;
+const ROW_PARTS: usize = 5;
 
 /// The columns of the rows of a cross-entropy that a rank has.
 #[derive(Debug, Clone, Copy)]
@@ -31,7 +31,7 @@ impl CrossEntropyColumns<'_> {
 }
 
 /// Finds of each row of `width` logits, f32 or f64, the largest one, the sum of the exponentials relative to it, the logit of the label
-/// if it is here, and the sum: f64 [rows, 4].
+/// if it is here, the sum, and the class of the first of the largest ones: f64 [rows, 5].
 ///
 /// # Errors
 /// If lengths or types do not match.

@@ -72,7 +72,7 @@ pub(super) struct PlacedTargets {
     labels: Array,
     weights: Option<Array>,
     options: CrossEntropyOptions,
-    factor: f64,
+    pub(super) factor: f64,
 }
 
 impl PlacedTargets {
@@ -84,7 +84,7 @@ impl PlacedTargets {
     }
 
     /// Returns the labels and the weights of some rows.
-    fn part(&self, first: usize, rows: usize) -> Result<(Array, Option<Array>)> {
+    pub(super) fn part(&self, first: usize, rows: usize) -> Result<(Array, Option<Array>)> {
         let all = self.labels.elem_count();
         let part = |array: &Array| match rows == all {
             true => array.reshape(all),
@@ -131,16 +131,32 @@ impl PlacedTargets {
             backend.cross_entropy_slopes(logits, of, &[])?;
             return Ok(backend.full(0.0, &().into(), logits.dtype())?);
         };
-        let parts = parts.to_vec1::<f64>()?;
-        let labels = labels.to_host()?.to_dtype(DType::U32)?.to_vec1::<u32>()?;
-        let of_rows = |weights: &Array| Ok::<_, TensorError>(weights.to_host()?.to_vec1::<f32>()?);
-        let of_rows = weights.as_ref().map(of_rows).transpose()?;
-        let (options, factor) = (self.options, self.factor);
-        let of_rows = CrossEntropyRows { labels: &labels, weights: of_rows.as_deref(), options, factor };
-        let of_all = CrossEntropyColumns { rows: of_rows, first: 0, columns: columns.all };
-        let (loss, log_sums) = cross_entropy_of_parts(of_all, &parts)?;
+        let of_all = HostTargets::read(of)?;
+        let (loss, log_sums) = cross_entropy_of_parts(of_all.columns(of), &parts.to_vec1::<f64>()?)?;
         backend.cross_entropy_slopes(logits, of, &log_sums)?;
         Ok(backend.full(loss, &().into(), logits.dtype())?)
+    }
+}
+
+/// Targets on the host.
+pub(super) struct HostTargets {
+    labels: Vec<u32>,
+    weights: Option<Vec<f32>>,
+}
+
+impl HostTargets {
+    pub(super) fn read(of: CutCrossEntropy<'_>) -> Result<Self> {
+        let labels = of.rows.labels.to_host()?.to_dtype(DType::U32)?.to_vec1::<u32>()?;
+        let weights = of.rows.weights.map(|weights| Ok::<_, TensorError>(weights.to_host()?.to_vec1()?));
+        Ok(Self { labels, weights: weights.transpose()? })
+    }
+
+    /// Returns the rows with all their columns.
+    pub(super) fn columns(&self, of: CutCrossEntropy<'_>) -> CrossEntropyColumns<'_> {
+        let CrossEntropy { options, factor, .. } = of.rows;
+        let rows =
+            CrossEntropyRows { labels: &self.labels, weights: self.weights.as_deref(), options, factor };
+        CrossEntropyColumns { rows, first: 0, columns: of.columns }
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod contrastive;
 mod cross_entropy;
+mod judged;
 mod linear_cross_entropy;
 mod regression;
 mod variational;
@@ -12,6 +13,7 @@ pub use contrastive::clip_contrastive;
 pub use cross_entropy::{
     CrossEntropyOptions, LabelPairs, RowTargets, cross_entropy, cross_entropy_of_rows, mixed_cross_entropy,
 };
+pub use judged::{JudgedRows, judge_rows};
 pub use linear_cross_entropy::linear_cross_entropy;
 pub use regression::{bce_with_logits, l1, mse, smooth_l1};
 pub use variational::kl_standard_normal;

@@ -6,6 +6,7 @@ use crate::cases::{CASES, draw, outcome};
 use crate::checking::{Checking, Transfer};
 use candle_core::{DType, Tensor};
 use phalanx_tensor::backend::{ComputeDevice, Transfers as _};
+use phalanx_tensor::loss::{self, CrossEntropyOptions, LossDivisor, RowTargets};
 use phalanx_tensor::{Context, Key, Precision, Session, Tape, Value, ops};
 
 #[test]
@@ -34,6 +35,26 @@ fn reading_a_device_array_on_the_host_is_an_error_naming_the_op() {
         draw("x", &[2, 3]).to_vec2::<f32>().expect("f32")
     );
     assert_eq!(device.take_transfers(), [Transfer::Out(DType::F32, vec![2, 3])]);
+}
+
+/// The number of classes does not change what is read.
+#[test]
+fn judging_reads_five_numbers_of_each_row() {
+    let device = Checking::new(Context::new(1));
+    let logits = Value::constant(device.from_host(&draw("logits", &[3, 100])).expect("small"));
+    let tape = Tape::recording(Session::training(Arc::new(Context::new(1)), Key::new(0)));
+    let targets = RowTargets { labels: (&[5, 99, 0]).into(), weights: None, over: LossDivisor::Batch };
+    device.take_transfers();
+    loss::judge_rows(&tape, &logits, &targets, CrossEntropyOptions::default()).expect("sound");
+    let read: usize = device
+        .take_transfers()
+        .iter()
+        .filter_map(|transfer| match transfer {
+            Transfer::Out(_, dims) => Some(dims.iter().product::<usize>()),
+            _ => None,
+        })
+        .sum();
+    assert_eq!(read, 3 * 5 + 3, "five numbers and the label of each row");
 }
 
 /// Ops that the networks of the training tests lack: forward and backward, with the gradients of all inputs.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use phalanx_tensor::gradcheck::check_gradients;
-use phalanx_tensor::loss::{self, CrossEntropyOptions, LabelPairs, LossDivisor, RowTargets};
+use phalanx_tensor::loss::{self, CrossEntropyOptions, JudgedRows, LabelPairs, LossDivisor, RowTargets};
 use phalanx_tensor::ops::{LinearWeight, WeightLayout};
 use phalanx_tensor::{Context, Key, Result, Session, Tape, TensorError, Value, ops};
 
@@ -132,6 +132,36 @@ fn extreme_logits_give_finite_losses_and_gradients() {
         .and_then(|g| g.tensor().ok()?.flatten_all().ok()?.to_vec1::<f32>().ok())
         .expect("a gradient");
     assert_eq!(grad, [0.25, 0.0, -0.25, 0.0]);
+}
+
+#[test]
+fn judged_rows_have_the_loss_and_count_the_most_probable_labels() {
+    let logits = draw("logits", &[3, 2, 6]).to_dtype(DType::F32).expect("floats");
+    let rows = logits.reshape((6, 6)).expect("6 rows").to_vec2::<f32>().expect("f32");
+    let best: Vec<u32> = rows
+        .iter()
+        .map(|row| (1..5).fold(0, |best: usize, at| if row[at] > row[best] { at } else { best }) as u32)
+        .collect();
+    // Two rows of other labels, and one without weight, whose label is no class.
+    let labels = [best[0], best[1], (best[2] + 1) % 5, best[3], (best[4] + 4) % 5, 9];
+    let weights = [1.0, 0.5, 4.0, 2.0, 8.0, 0.0];
+    let over = LossDivisor::Sum(15.5);
+    let targets = RowTargets { labels: (&labels).into(), weights: Some(&weights), over };
+    for soft_cap in [None, Some(2.0)] {
+        let options = CrossEntropyOptions { soft_cap, classes: Some(5), ..Default::default() };
+        for (dtype, within) in [(DType::F64, 1e-7), (DType::F32, 1e-6), (DType::BF16, 1e-6)] {
+            let value = Value::constant(logits.to_dtype(dtype).expect("floats"));
+            let JudgedRows { loss, right } =
+                loss::judge_rows(&tape(), &value, &targets, options).expect("sound");
+            let expected = loss::cross_entropy_of_rows(&tape(), &value, &targets, options).expect("sound");
+            assert!((loss - scalar(&expected)).abs() < within, "{dtype:?} {options:?}: {loss}");
+            assert_eq!(right, 3.5, "{dtype:?} {options:?}");
+        }
+    }
+    let short = RowTargets { labels: (&labels[..5]).into(), ..targets };
+    let value = Value::constant(logits);
+    let error = loss::judge_rows(&tape(), &value, &short, CrossEntropyOptions::default()).expect_err("short");
+    assert!(error.to_string().contains("5 labels for 6 rows of logits"), "{error}");
 }
 
 #[test]

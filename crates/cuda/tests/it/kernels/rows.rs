@@ -8,7 +8,7 @@ use phalanx_cuda::kernels::{
 use phalanx_cuda::{ElementType, Gpu};
 use phalanx_kernels::{
     CrossEntropyColumns as Columns, CrossEntropyOptions, CrossEntropyRows, NormBackward, NormGrads,
-    NormInput, NormOutput, cross_entropy_parts as cpu_parts, cross_entropy_rows,
+    NormInput, NormOutput, ROW_PARTS, cross_entropy_parts as cpu_parts, cross_entropy_rows,
     cross_entropy_slopes as cpu_slopes, layer_norm_backward as cpu_layer_backward, layer_norm_forward,
     softmax_rows_backward, softmax_rows_forward,
 };
@@ -207,10 +207,10 @@ fn cross_entropy_of_columns_on_several_ranks() {
                     let of =
                         CrossEntropyRows { labels: &labels, weights: Some(&weights), options, factor: 0.25 };
                     let of = Columns { rows: of, first, columns };
-                    let (mut parts, mut slopes) = (vec![0.0; 4 * rows], x.clone());
+                    let (mut parts, mut slopes) = (vec![0.0; ROW_PARTS * rows], x.clone());
                     cpu_parts(&cpu(), width, of, &x, &mut parts).unwrap();
                     let log_sums: Vec<f64> =
-                        parts.chunks_exact(4).map(|part| part[0] + part[1].ln() + 1.5).collect();
+                        parts.chunks_exact(ROW_PARTS).map(|part| part[0] + part[1].ln() + 1.5).collect();
                     cpu_slopes(&cpu(), width, of, &log_sums, &mut slopes).unwrap();
                     let logits = upload(gpu, dtype, &x);
                     let [labels, weights] = [gpu.upload(&labels).unwrap(), gpu.upload(&weights).unwrap()];

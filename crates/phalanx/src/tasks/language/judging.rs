@@ -1,9 +1,9 @@
 //! The measures of predicted tokens: their cross-entropy, and the share of those that are most probable.
 
 use phalanx_models::LanguageModel;
-use phalanx_tensor::loss::{CrossEntropyOptions, LossDivisor, RowTargets, cross_entropy_of_rows};
+use phalanx_tensor::loss::{CrossEntropyOptions, JudgedRows, LossDivisor, RowTargets, judge_rows};
 use phalanx_tensor::{Value, ops};
-use phalanx_trainer::engine::{StepInput, TrainError, number};
+use phalanx_trainer::engine::{StepInput, TrainError};
 
 /// The most logits that are in memory at once.
 const BLOCK: usize = 24 << 20;
@@ -54,30 +54,6 @@ pub(super) fn judge_logits(
     let PredictedTokens { labels, weights } = *tokens;
     let over = LossDivisor::Sum(step.sum);
     let targets = RowTargets { labels: labels.into(), weights: Some(weights), over };
-    let loss = number(&cross_entropy_of_rows(step.tape, logits, &targets, options)?)?;
-    let width = logits.dims().last().copied().unwrap_or_default();
-    let all = logits.to_host()?.to_dtype(candle_core::DType::F32)?.flatten_all()?.to_vec1::<f32>()?;
-    let classes = options.classes.unwrap_or(width);
-    let rows = all.chunks_exact(width.max(1)).zip(labels).zip(weights);
-    let right =
-        rows.filter(|((logits, label), weight)| **weight > 0.0 && is_best(&logits[..classes], **label));
-    Ok([loss, right.map(|(_, weight)| f64::from(*weight)).sum()])
-}
-
-/// True if a number is the largest, and the first of equal ones.
-fn is_best(numbers: &[f32], index: u32) -> bool {
-    let Some((before, [own, after @ ..])) = numbers.split_at_checked(index as usize) else { return false };
-    before.iter().all(|other| other < own) && after.iter().all(|other| other <= own)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::is_best;
-
-    #[test]
-    fn the_first_of_the_largest_is_best() {
-        let numbers = [1.0, 3.0, 2.0, 3.0];
-        assert_eq!([0, 1, 2, 3, 4].map(|index| is_best(&numbers, index)), [false, true, false, false, false]);
-        assert!(!is_best(&[f32::NAN, 1.0], 0) && !is_best(&[f32::NAN, 1.0], 1));
-    }
+    let JudgedRows { loss, right } = judge_rows(step.tape, logits, &targets, options)?;
+    Ok([loss, right])
 }
