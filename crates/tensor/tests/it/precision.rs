@@ -331,6 +331,19 @@ fn mismatched_operands_are_errors() {
     assert!(error.to_string().contains("Products::F32"), "{error}");
     let error = ops::add(&tape, &constant(DType::BF16), &constant(DType::F16)).expect_err("two low types");
     assert!(error.to_string().contains("BF16") && error.to_string().contains("F16"), "{error}");
+    for precision in [Precision::F32, Precision::Bf16] {
+        let tape = Tape::forward_only(session(precision, 1));
+        let of = |dtype| Value::constant(draw("x", &[1, 2, 1, 4]).to_dtype(dtype).expect("rounds"));
+        for [q, k, v] in [
+            [DType::F64, DType::F32, DType::F64],
+            [DType::F32, DType::F32, DType::F64],
+            [DType::BF16, DType::F64, DType::BF16],
+        ] {
+            let options = AttentionOptions::default();
+            let error = ops::attention(&tape, &of(q), &of(k), &of(v), &options).expect_err("f64 and others");
+            assert!(error.to_string().contains("attention"), "{error}");
+        }
+    }
 }
 
 #[test]

@@ -30,25 +30,17 @@ impl Element for f16 {}
 macro_rules! by_element {
     ($dtype:expr, $t:ident => $body:expr) => {
         match $dtype {
-            DType::F32 => {
-                type $t = f32;
-                $body
-            }
-            DType::F64 => {
-                type $t = f64;
-                $body
-            }
-            DType::BF16 => {
-                type $t = bf16;
-                $body
-            }
-            DType::F16 => {
-                type $t = f16;
-                $body
-            }
+            DType::F32 => by_element!(f32 as $t => $body),
+            DType::F64 => by_element!(f64 as $t => $body),
+            DType::BF16 => by_element!(bf16 as $t => $body),
+            DType::F16 => by_element!(f16 as $t => $body),
             other => Err(ArrayError::dtype(OP, other)),
         }
     };
+    ($element:ident as $t:ident => $body:expr) => {{
+        type $t = $element;
+        $body
+    }};
 }
 
 /// Inputs of attention, and their operands in the type that they are read in.
@@ -64,9 +56,11 @@ impl<'a> Typed<'a> {
             AttentionOperands::Apart(parts) => &parts[..],
         };
         let dtype = dtype_of(&of);
-        let operands =
-            arrays.iter().map(|array| cast(context, array.host(OP)?, dtype)).collect::<Result<_>>()?;
-        Ok(Self { of, operands })
+        let read = |array: &&Array| match (array.dtype() == DType::F64) == (dtype == DType::F64) {
+            true => cast(context, array.host(OP)?, dtype),
+            false => Err(ArrayError::dtype(OP, array.dtype())),
+        };
+        Ok(Self { of, operands: arrays.iter().map(read).collect::<Result<_>>()? })
     }
 
     /// Locks everything for reading.
