@@ -82,7 +82,7 @@ FOR_F64(CROSS_ENTROPY(f64, double))
 
 // ---- cross-entropy of rows whose columns are on several ranks: what a row's loss follows from, then its gradient
 
-// The first of the largest numbers of a row; infinite if none is finite.
+// The place of the first of the largest elements of a row; infinite if these are all -inf or no numbers.
 template <bool BLOCK, class W>
 DEVICE double first_of_largest(const Group<BLOCK> &group, const W *x, int count, W *shared) {
     const W lowest = W(-3.4028234663852886e38);

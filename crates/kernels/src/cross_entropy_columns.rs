@@ -36,7 +36,7 @@ struct RowPart {
     label: f64,
     /// The sum of the logits.
     total: f64,
-    /// The class of the first of the largest logits; infinite if none is finite.
+    /// The class of the first of the largest logits; infinite if these are all −∞ or no numbers.
     best: f64,
 }
 
@@ -201,7 +201,9 @@ pub fn weight_of_most_probable(of: CrossEntropyColumns<'_>, parts: &[f64]) -> Re
     check_len(KERNEL, "parts", (parts.len() / of_rank.max(1)) * of_rank, parts.len())?;
     let is_best = |row: &usize| {
         let of_ranks = parts.chunks_exact(of_rank).map(|all| RowPart::read(&all[row * ROW_PARTS..]));
-        of_ranks.fold(RowPart::NONE, RowPart::with).best == f64::from(of.rows.labels[*row])
+        let all = of_ranks.fold(RowPart::NONE, RowPart::with);
+        // Nothing is the largest of logits that are no numbers.
+        all.best == f64::from(of.rows.labels[*row]) && !all.sum.is_nan()
     };
     let weight = |row| of.rows.weights.map_or(1.0, |weights| f64::from(weights[row]));
     Ok((0..rows).filter(is_best).map(weight).sum())
@@ -380,6 +382,12 @@ mod tests {
             cross_entropy_of_parts(of, &parts).expect("sound").0
         };
         assert!(loss([0.0, f32::NAN]).is_nan());
+        for logits in [[1.0, f32::NAN], [f32::NAN, 1.0], [f32::NAN; 2], [f32::NEG_INFINITY; 2]] {
+            let mut parts = [0.0; ROW_PARTS];
+            let of = CrossEntropyColumns { rows, first: 0, columns: 2 };
+            cross_entropy_parts(&context, 2, of, &logits, &mut parts).expect("sound");
+            assert_eq!(weight_of_most_probable(of, &parts).expect("sound"), 0.0, "{logits:?}");
+        }
         // Classes that cannot be.
         let without = loss([f32::NEG_INFINITY; 2]);
         assert!((without - (1.0 + f64::exp(1.0)).ln()).abs() < 1e-6, "{without}");

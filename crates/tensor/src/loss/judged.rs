@@ -15,12 +15,12 @@ const OP: &str = "judge_rows";
 pub struct JudgedRows {
     /// The loss.
     pub loss: f64,
-    /// The weights of the rows whose label is the first of the largest logits.
+    /// The weights of the rows whose label is the first of the largest logits, all of which are numbers.
     pub right: f64,
 }
 
-/// Computes the loss of [`cross_entropy_of_rows`](super::cross_entropy_of_rows), without a gradient, and how many labels are the most probable ones. Five numbers of
-/// each row are read from the device. Both are 0 without numbers.
+/// Computes the loss of [`cross_entropy_of_rows`](super::cross_entropy_of_rows) without a gradient, and the weight of the labels that
+/// are the most probable ones. Five numbers of each row are read from the device. Both are 0 on a back end without numbers.
 ///
 /// # Errors
 /// As [`cross_entropy_of_rows`](super::cross_entropy_of_rows).
