@@ -6,7 +6,7 @@ use half::slice::HalfFloatSliceExt as _;
 use half::{bf16, f16};
 use pulp::Arch;
 
-use crate::bfloat::round_bits;
+use crate::bfloat::{round_bits, widen_bits};
 use crate::context::Context;
 use crate::error::{Result, check_len};
 
@@ -35,7 +35,7 @@ impl Half for bf16 {
             #[inline(always)]
             || {
                 for (to, from) in to.iter_mut().zip(from) {
-                    *to = f32::from_bits(u32::from(from.to_bits()) << 16);
+                    *to = widen_bits(from.to_bits());
                 }
             },
         );
@@ -57,7 +57,7 @@ impl Half for bf16 {
             #[inline(always)]
             || {
                 for value in values {
-                    *value = f32::from_bits(u32::from(round_bits(*value)) << 16);
+                    *value = widen_bits(round_bits(*value));
                 }
             },
         );

@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 use pulp::Arch;
 
-use crate::bfloat::round_bits;
+use crate::bfloat::{round_bits, widen_bits};
 use crate::float::Float;
 use crate::half::Half as _;
 use crate::vectorized::MOST_LANES;
@@ -15,7 +15,7 @@ pub trait AttentionElement: Copy + Default + Send + Sync + 'static {
     /// Returns the slice if this type is that of the arithmetic.
     #[doc(hidden)]
     fn floats(values: &[Self]) -> Option<&[Self::Float]>;
-    /// Widens the numbers of each pair of rows, which have equally many. Rows are few numbers: they are one call.
+    /// Widens the numbers of each pair of rows, which have equally many. A row has few, so all rows are one call.
     #[doc(hidden)]
     fn read<'a>(arch: Arch, rows: impl Iterator<Item = (&'a [Self], &'a mut [Self::Float])>);
     /// Rounds the numbers of each pair of rows.
@@ -57,7 +57,7 @@ impl AttentionElement for bf16 {
             #[inline(always)]
             || {
                 for (from, to) in rows {
-                    by_vectors(from, to, |from| f32::from_bits(u32::from(from.to_bits()) << 16));
+                    by_vectors(from, to, |from| widen_bits(from.to_bits()));
                 }
             },
         );

@@ -7,8 +7,8 @@
 //! Queries, keys and values are read where a projection wrote them, in rows of a position, head by head, and copied once to
 //! where a tile reads them one after the other, keys turned. Products of f32 tiles keep their sums in registers and pack
 //! nothing further; those of f64, and of heads whose width is not a multiple of 16, go by the `gemm` crate. Operands of 16 bits
-//! are widened as they are copied, and the products are of f32. Weights are not rounded to 16 bits between the two products, also in a context with
-//! [`Products::Bf16`](crate::Products::Bf16).
+//! are widened as they are copied, and the products are of f32. Weights are not rounded to 16 bits between the two products,
+//! also in a context with [`Products::Bf16`](crate::Products::Bf16).
 
 mod backward;
 mod element;

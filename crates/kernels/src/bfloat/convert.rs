@@ -16,6 +16,12 @@ pub(crate) fn round_bits(value: f32) -> u16 {
     (if bits & 0x7fff_ffff > 0x7f80_0000 { nan } else { rounded }) as u16
 }
 
+/// Returns the number of the bits of a bf16 number.
+#[inline(always)]
+pub(crate) fn widen_bits(bits: u16) -> f32 {
+    f32::from_bits(u32::from(bits) << 16)
+}
+
 /// Rounds every number to bf16, ties to even.
 ///
 /// # Errors
@@ -50,7 +56,7 @@ pub fn widen(context: &Context, from: &[bf16], to: &mut [f32]) -> Result<()> {
             #[inline(always)]
             || {
                 for (to, from) in to.iter_mut().zip(from) {
-                    *to = f32::from_bits(u32::from(from.to_bits()) << 16);
+                    *to = widen_bits(from.to_bits());
                 }
             },
         );

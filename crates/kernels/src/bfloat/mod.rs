@@ -9,4 +9,4 @@ pub(crate) mod pairs;
 
 pub use convert::{narrow, widen};
 
-pub(crate) use convert::round_bits;
+pub(crate) use convert::{round_bits, widen_bits};

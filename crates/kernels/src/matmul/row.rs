@@ -6,6 +6,7 @@
 use half::bf16;
 
 use super::Matrix;
+use crate::bfloat::widen_bits;
 use crate::context::Context;
 use crate::error::{Result, check_len};
 use crate::float::Float;
@@ -25,7 +26,7 @@ impl<T: Float> Stored<T> for T {
 impl Stored<f32> for bf16 {
     #[inline(always)]
     fn wide(self) -> f32 {
-        f32::from_bits(u32::from(self.to_bits()) << 16)
+        widen_bits(self.to_bits())
     }
 }
 

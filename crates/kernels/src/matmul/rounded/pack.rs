@@ -3,6 +3,7 @@
 use pulp::{Simd, WithSimd};
 
 use crate::bfloat::pairs::{ToBf16, zip_neighbours, zip_rows};
+use crate::bfloat::widen_bits;
 use crate::context::Context;
 use crate::matmul::Matrix;
 use crate::products::singles::GROUP;
@@ -51,7 +52,7 @@ impl Form {
 
 #[inline(always)]
 fn single(value: impl ToBf16) -> f32 {
-    f32::from_bits(u32::from(value.bits()) << 16)
+    widen_bits(value.bits())
 }
 
 /// Packs a panel of b's columns: `depth` rows as wide as the panel.
