@@ -123,6 +123,8 @@ sections! {
         objects: usize = 0;
         /// Scenes: the share of training captions that tell the place of each object in place of relations, 0 to 1.
         placed_captions: f64 = 0.0;
+        /// Scenes: the share of training captions that tell all places but the last object's, and its relation to one of the others.
+        partly_placed_captions: f64 = 0.0;
         /// Shapes and scenes: training pictures in an epoch.
         images: usize = 8192;
         /// Shapes and scenes: test pictures.

@@ -278,16 +278,7 @@ impl DataConfig {
             "data.objects",
             format!("data.objects = {} is not 2 or 3, which scenes can have", self.objects),
         );
-        relations.require(
-            (0.0..=1.0).contains(&self.placed_captions),
-            "data.placed_captions",
-            format!("data.placed_captions = {} is not in [0, 1]", self.placed_captions),
-        );
-        relations.require(
-            self.placed_captions == 0.0 || self.kind == DataKind::Scenes,
-            "data.placed_captions",
-            format!("data.placed_captions is for data.kind = scenes; set it to 0 for {}", self.kind),
-        );
+        self.check_placed_captions(relations);
         self.check_keys_of_kinds(relations);
         let parts = match self.crop_area[..] {
             [] => true,
@@ -303,6 +294,27 @@ impl DataConfig {
             self.crop_area.is_empty() || self.crop_padding == 0,
             "data.crop_area",
             "data.crop_area and data.crop_padding are both set: a part is cut already".to_owned(),
+        );
+    }
+
+    fn check_placed_captions(&self, relations: &mut Relations<'_>) {
+        let (placed, partly) = (self.placed_captions, self.partly_placed_captions);
+        for (key, share) in [("data.placed_captions", placed), ("data.partly_placed_captions", partly)] {
+            let within = (0.0..=1.0).contains(&share);
+            relations.require(within, key, format!("{key} = {share} is not in [0, 1]"));
+            relations.require(
+                share == 0.0 || self.kind == DataKind::Scenes,
+                key,
+                format!("{key} is for data.kind = scenes; set it to 0 for {}", self.kind),
+            );
+        }
+        relations.require(
+            placed + partly <= 1.0,
+            "data.partly_placed_captions",
+            format!(
+                "data.placed_captions + data.partly_placed_captions = {} is more than 1",
+                placed + partly
+            ),
         );
     }
 

@@ -112,6 +112,7 @@ fn open_split(config: &Config, split: Split, excluded: &Exclusions) -> Result<Im
                 seed,
                 objects,
                 placed: data.placed_captions,
+                partly_placed: data.partly_placed_captions,
             })?)
         }
         DataKind::Cifar10 => {

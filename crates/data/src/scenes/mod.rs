@@ -42,12 +42,23 @@ pub struct ScenesConfig {
     /// The share of training captions that tell the place of each object in place of relations, 0 to 1. A model learns from them which
     /// words go where; relations alone say too little about single images for that.
     pub placed: f64,
+    /// The share of training captions that tell all places but the last object's, and its relation to one of the others. A model
+    /// learns from them which object a relation refers to. Both shares together are at most 1.
+    pub partly_placed: f64,
 }
 
 impl Default for ScenesConfig {
     /// 10,000 training images of two or three objects, 64 pixels square.
     fn default() -> Self {
-        Self { split: Split::Train, len: 10_000, resolution: 64, seed: 0, objects: 2..=3, placed: 0.0 }
+        Self {
+            split: Split::Train,
+            len: 10_000,
+            resolution: 64,
+            seed: 0,
+            objects: 2..=3,
+            placed: 0.0,
+            partly_placed: 0.0,
+        }
     }
 }
 
@@ -75,9 +86,15 @@ impl ScenesDataset {
             let reason = format!("{:?} objects; a scene has 2 or 3", config.objects);
             return Err(DataError::config("scenes.objects", reason));
         }
-        if !(0.0..=1.0).contains(&config.placed) {
-            let reason = format!("a share of {} captions that tell places", config.placed);
-            return Err(DataError::config("scenes.placed", reason));
+        let ScenesConfig { placed, partly_placed, .. } = config;
+        for (name, share) in [
+            ("scenes.placed", placed),
+            ("scenes.partly_placed", partly_placed),
+            ("scenes.placed and scenes.partly_placed", placed + partly_placed),
+        ] {
+            if !(0.0..=1.0).contains(&share) {
+                return Err(DataError::config(name, format!("a share of {share} captions that tell places")));
+            }
         }
         let header = Header {
             name: format!("scenes/{}", config.split),
@@ -104,12 +121,17 @@ impl ScenesDataset {
         Ok(self.spec_of(index))
     }
 
-    /// Returns true if the caption of an image in an epoch tells places.
-    fn tells_places(&self, index: usize, epoch: u64) -> bool {
-        let ScenesConfig { split, seed, placed, .. } = self.config;
+    /// Returns the caption of an image in an epoch.
+    fn caption_of(&self, spec: &SceneSpec, index: usize, epoch: u64) -> String {
+        let ScenesConfig { split, seed, placed, partly_placed, .. } = self.config;
         let steps = 1 << 20;
-        let drawn = || below(&mut rng_for(seed, Purpose::PlacedCaption, epoch, index as u64), steps);
-        split == Split::Train && placed > 0.0 && (drawn() as f64) < placed * steps as f64
+        let drawn = || below(&mut rng_for(seed, Purpose::PlacedCaption, epoch, index as u64), steps) as f64;
+        let tells_places = split == Split::Train && placed + partly_placed > 0.0;
+        match tells_places.then(|| drawn() / f64::from(steps as u32)) {
+            Some(drawn) if drawn < placed => spec.placed_caption(),
+            Some(drawn) if drawn < placed + partly_placed => spec.partly_placed_caption(),
+            _ => spec.caption(random_wording(seed, epoch, index, SceneSpec::NUM_WORDINGS)),
+        }
     }
 
     fn spec_of(&self, index: usize) -> SceneSpec {
@@ -137,10 +159,7 @@ impl ImageCatalog for ScenesDataset {
 
     fn describe(&self, index: usize, epoch: u64) -> CaptionedImage {
         let spec = self.spec_of(index);
-        let caption = match self.tells_places(index, epoch) {
-            true => spec.placed_caption(),
-            false => spec.caption(random_wording(self.config.seed, epoch, index, SceneSpec::NUM_WORDINGS)),
-        };
+        let caption = self.caption_of(&spec, index, epoch);
         let attributes = attribute_values(&spec);
         CaptionedImage { image: RgbImage::default(), label: spec.label(), caption, attributes }
     }

@@ -31,6 +31,11 @@ impl SceneObject {
         let noun = self.noun();
         format!("{} {noun}", article(&noun))
     }
+
+    /// “a red circle on the left”.
+    fn with_place(&self) -> String {
+        format!("{} {}", self.with_article(), self.place)
+    }
 }
 
 /// A relation of two objects that a caption states. The objects are indices into [`SceneSpec::objects`].
@@ -58,6 +63,9 @@ pub struct SceneMatch {
     pub shapes: usize,
     /// Stated relations that hold between objects of the picture.
     pub relations: usize,
+    /// True if the second of the stated relations holds, which refers to an object that the caption named before; `None` if one is
+    /// stated.
+    pub second_relation: Option<bool>,
     /// The number of objects in the picture beyond the scene's.
     pub superfluous: usize,
 }
@@ -116,8 +124,23 @@ impl SceneSpec {
     /// Returns a sentence with all objects, the place of each, and the background, in place of relations.
     #[must_use]
     pub fn placed_caption(&self) -> String {
-        let placed = |object: &SceneObject| format!("{} {}", object.with_article(), object.place);
-        let objects: Vec<String> = self.objects.iter().map(placed).collect();
+        let objects: Vec<String> = self.objects.iter().map(SceneObject::with_place).collect();
+        format!("{} on a {} background", objects.join(" and "), self.background)
+    }
+
+    /// Returns a sentence with the places of all objects but the last, its relation to one of these, and the background.
+    #[must_use]
+    pub fn partly_placed_caption(&self) -> String {
+        let Some((last, before)) = self.objects.split_last() else { return self.placed_caption() };
+        let number = before.len();
+        let to_last = |stated: &&StatedRelation| [stated.subject, stated.object].contains(&number);
+        let Some(stated) = self.relations.iter().find(to_last) else { return self.placed_caption() };
+        let (relation, to) = match stated.subject == number {
+            true => (stated.relation, stated.object),
+            false => (stated.relation.converse(), stated.subject),
+        };
+        let mut objects: Vec<String> = before.iter().map(SceneObject::with_place).collect();
+        objects.push(format!("{} {relation} the {}", last.with_article(), self.objects[to].noun()));
         format!("{} on a {} background", objects.join(" and "), self.background)
     }
 
@@ -179,6 +202,19 @@ mod tests {
             scene().placed_caption(),
             "a red star on the left and a blue ring on the right and an orange square at the top right on a white background"
         );
+        assert_eq!(
+            scene().partly_placed_caption(),
+            "a red star on the left and a blue ring on the right and an orange square above the blue ring on a white background"
+        );
+        let two = SceneSpec {
+            objects: scene().objects[..2].to_vec(),
+            relations: scene().relations[..1].to_vec(),
+            ..scene()
+        };
+        assert_eq!(
+            two.partly_placed_caption(),
+            "a red star on the left and a blue ring right of the red star on a white background"
+        );
     }
 
     #[test]
@@ -202,7 +238,14 @@ mod tests {
     #[test]
     fn a_picture_is_compared_by_its_cells() {
         let scene = scene();
-        let all = SceneMatch { objects: 3, colours: 3, shapes: 3, relations: 2, superfluous: 0 };
+        let all = SceneMatch {
+            objects: 3,
+            colours: 3,
+            shapes: 3,
+            relations: 2,
+            second_relation: Some(true),
+            superfluous: 0,
+        };
         assert_eq!(scene.stated().compare(&scene.cells()), all);
         // At other positions, with an additional object.
         let mut cells = Cells::default();
@@ -215,6 +258,10 @@ mod tests {
         cells[Position::BottomLeft as usize] = Some((Shape::Star, Colour::Blue));
         cells[Position::Bottom as usize] = Some((Shape::Ring, Colour::Red));
         let got = scene.stated().compare(&cells);
-        assert_eq!(got, SceneMatch { objects: 1, relations: 0, superfluous: 1, ..all });
+        let none = SceneMatch { relations: 0, second_relation: Some(false), ..all };
+        assert_eq!(got, SceneMatch { objects: 1, superfluous: 1, ..none });
+        let mut two = scene.stated();
+        two.relations.truncate(1);
+        assert_eq!(two.compare(&scene.cells()).second_relation, None);
     }
 }

@@ -55,16 +55,18 @@ impl StatedScene {
             .iter()
             .map(|own| seen(&|shape, colour| (shape, colour) == (own.shape, own.colour)))
             .collect();
-        let holds = |relations: &&StatedRelation| {
+        let holds = |relations: &StatedRelation| {
             let (from, to) = (&places[relations.subject], &places[relations.object]);
             from.iter().any(|from| to.iter().any(|to| relations.relation.holds(*from, *to)))
         };
+        let relations: Vec<bool> = self.relations.iter().map(holds).collect();
         let count = |is: &dyn Fn(&NamedObject) -> bool| self.objects.iter().filter(|own| is(own)).count();
         SceneMatch {
             objects: places.iter().filter(|places| !places.is_empty()).count(),
             colours: count(&|own| !seen(&|_, colour| colour == own.colour).is_empty()),
             shapes: count(&|own| !seen(&|shape, _| shape == own.shape).is_empty()),
-            relations: self.relations.iter().filter(holds).count(),
+            relations: relations.iter().filter(|holds| **holds).count(),
+            second_relation: relations.get(1).copied(),
             superfluous: cells.iter().flatten().count().saturating_sub(self.objects.len()),
         }
     }

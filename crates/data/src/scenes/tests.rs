@@ -6,7 +6,15 @@ use crate::dataset::{Dataset, LabelledDataset};
 use std::collections::BTreeSet;
 
 fn dataset(split: Split, objects: RangeInclusive<usize>, resolution: u32) -> ScenesDataset {
-    ScenesDataset::new(ScenesConfig { split, objects, resolution, len: 600, seed: 3, placed: 0.0 }).unwrap()
+    ScenesDataset::new(ScenesConfig {
+        split,
+        objects,
+        resolution,
+        len: 600,
+        seed: 3,
+        ..ScenesConfig::default()
+    })
+    .unwrap()
 }
 
 fn specs(dataset: &ScenesDataset) -> Vec<SceneSpec> {
@@ -121,6 +129,21 @@ fn a_share_of_training_captions_tells_places() {
 }
 
 #[test]
+fn a_share_of_training_captions_tells_all_places_but_one() {
+    let shares =
+        ScenesConfig { len: 600, seed: 3, placed: 0.25, partly_placed: 0.5, ..ScenesConfig::default() };
+    let dataset = ScenesDataset::new(shares).unwrap();
+    let (mut all, mut all_but_one) = (0, 0);
+    for index in 0..600 {
+        let (spec, caption) =
+            (dataset.spec(index).unwrap(), dataset.without_pixels(index, 0).unwrap().caption);
+        all += usize::from(caption == spec.placed_caption());
+        all_but_one += usize::from(caption == spec.partly_placed_caption());
+    }
+    assert!((110..190).contains(&all) && (250..350).contains(&all_but_one), "{all}, {all_but_one}");
+}
+
+#[test]
 fn bad_settings_and_values_are_errors() {
     let config = ScenesConfig::default();
     for bad in [
@@ -130,6 +153,8 @@ fn bad_settings_and_values_are_errors() {
         ScenesConfig { objects: 2..=4, ..config.clone() },
         ScenesConfig { placed: 1.5, ..config.clone() },
         ScenesConfig { placed: f64::NAN, ..config.clone() },
+        ScenesConfig { partly_placed: -0.1, ..config.clone() },
+        ScenesConfig { placed: 0.7, partly_placed: 0.4, ..config.clone() },
     ] {
         assert!(ScenesDataset::new(bad.clone()).is_err(), "{bad:?}");
     }

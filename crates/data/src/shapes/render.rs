@@ -63,27 +63,33 @@ pub(crate) fn render_shape(
 
 /// Returns true if a point lies in a shape; `u` to the right and `v` down, in units of the radius.
 fn contains(shape: Shape, u: f32, v: f32) -> bool {
-    let distance = u.hypot(v);
     match shape {
-        Shape::Circle => distance <= 0.9,
+        Shape::Circle => distance(u, v) <= 0.9,
         Shape::Square => u.abs().max(v.abs()) <= 0.75,
         // Equilateral, its centre of mass in the middle.
         Shape::Triangle => v <= 0.5 && 3.0_f32.sqrt() * u.abs() - v <= 1.0,
         Shape::Diamond => u.abs() / 0.65 + v.abs() <= 1.0,
-        Shape::Star => in_star(u, v, distance),
+        Shape::Star => in_star(u, v),
         Shape::Cross => u.abs().min(v.abs()) <= 0.28 && u.abs().max(v.abs()) <= 0.9,
-        Shape::Ring => (0.5..=0.95).contains(&distance),
+        Shape::Ring => (0.5..=0.95).contains(&distance(u, v)),
     }
 }
 
+/// Returns the distance of a point from the middle, with the same bits on every platform, as libraries' `hypot` has not.
+fn distance(u: f32, v: f32) -> f32 {
+    let (u, v) = (f64::from(u), f64::from(v));
+    (u * u + v * v).sqrt() as f32
+}
+
 /// Tests a star with a point upwards, by folding the plane onto one half of one point.
-fn in_star(u: f32, v: f32, distance: f32) -> bool {
+fn in_star(u: f32, v: f32) -> bool {
     let half = std::f32::consts::PI / 5.0;
     // The angle from the nearest point's axis, from 0 (the point) to `half` (the notch).
     let from_up = u.abs().atan2(-v);
     let angle = (from_up - (from_up / (2.0 * half)).round() * 2.0 * half).abs();
     // The edge runs from the tip (1, 0) to the notch; a point is inside when it is on the centre's side.
     let (notch_x, notch_y) = (STAR_INNER * half.cos(), STAR_INNER * half.sin());
+    let distance = distance(u, v);
     let (px, py) = (distance * angle.cos(), distance * angle.sin());
     (1.0 - px) * notch_y - py * (1.0 - notch_x) >= 0.0
 }

@@ -358,6 +358,10 @@ fn what_a_kind_cannot_have_is_told() {
             "train scenes-attributes --set data.placed_captions=1.5",
             "data.placed_captions = 1.5 is not in [0, 1]",
         ),
+        (
+            "train scenes-attributes --set data.placed_captions=0.5 --set data.partly_placed_captions=0.75",
+            "data.placed_captions + data.partly_placed_captions = 1.25 is more than 1",
+        ),
         ("train tiny --data cub=coco --steps 1", "images.txt (also in CUB_200_2011)"),
     ] {
         let said = place.fail(line);

@@ -70,7 +70,7 @@ mod tests {
         let sum = |pairs: &[[usize; 2]]| {
             let mut confusion = ConfusionMatrix::new(3);
             pairs.iter().for_each(|[wanted, found]| confusion.add(*wanted, *found, 1.0));
-            JudgedSum { name: "shape".to_owned(), right: 0.0, confusion: Some(confusion) }
+            JudgedSum { name: "shape".to_owned(), right: 0.0, images: 0, confusion: Some(confusion) }
         };
         let made = sum(&[[0, 0], [0, 1], [0, 1], [2, 2]]);
         let real = sum(&[[0, 0], [0, 1], [2, 0], [2, 2]]);

@@ -139,7 +139,7 @@ fn judged(answers: &[(String, Value)], truth: &Pictures) -> Result<Vec<JudgedAns
         let mut right = Vec::with_capacity(found.len());
         for (found, truth) in found.iter().zip(truth) {
             confusion.add(truth as usize, *found as usize, 1.0);
-            right.push(f64::from(u8::from(*found == truth)));
+            right.push(Some(f64::from(u8::from(*found == truth))));
         }
         Ok(JudgedAnswer { right, name, confusion: Some(confusion) })
     };

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 pub(super) struct JudgedAnswer {
     /// The property.
     pub(super) name: String,
-    /// The part of it that each image shows as it should, from 0 to 1.
-    pub(super) right: Vec<f64>,
+    /// The part of it that each image shows as it should, from 0 to 1. Images that should not have the property have none.
+    pub(super) right: Vec<Option<f64>>,
     /// The values that images should show and those that are found, if there is one of each image.
     pub(super) confusion: Option<ConfusionMatrix>,
 }
@@ -20,6 +20,8 @@ pub(super) struct JudgedSum {
     pub(super) name: String,
     /// The sum of the parts that images show as they should.
     pub(super) right: f64,
+    /// The number of images that should have the property.
+    pub(super) images: usize,
     /// The values that images should show and those that are found.
     pub(super) confusion: Option<ConfusionMatrix>,
 }
@@ -27,13 +29,24 @@ pub(super) struct JudgedSum {
 impl JudgedSum {
     /// Sums an answer.
     pub(super) fn of(answer: &JudgedAnswer) -> Self {
-        let right = answer.right.iter().sum();
-        Self { name: answer.name.clone(), right, confusion: answer.confusion.clone() }
+        let asked = answer.right.iter().flatten();
+        Self {
+            name: answer.name.clone(),
+            right: asked.clone().sum(),
+            images: asked.count(),
+            confusion: answer.confusion.clone(),
+        }
+    }
+
+    /// Returns the mean part that images show as they should, unless none should have the property.
+    pub(super) fn accuracy(&self) -> Option<f64> {
+        (self.images > 0).then(|| self.right / self.images as f64)
     }
 
     /// Adds the sum over further images.
     pub(super) fn add(&mut self, more: &Self) {
         self.right += more.right;
+        self.images += more.images;
         if let (Some(own), Some(more)) = (&mut self.confusion, &more.confusion) {
             own.counts_mut().iter_mut().zip(more.counts()).for_each(|(own, more)| *own += more);
         }

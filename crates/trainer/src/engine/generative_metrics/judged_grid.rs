@@ -38,8 +38,11 @@ impl JudgedGrid {
     pub(super) fn add(&mut self, images: &[RgbImage], captions: &[String], answers: &[JudgedAnswer]) {
         let room = IMAGES.saturating_sub(self.images.len());
         for (at, (image, caption)) in images.iter().zip(captions).enumerate().take(room) {
-            // A scene as a whole is wrong because of what it lacks, which is named.
-            let wrong = answers.iter().filter(|answer| answer.right[at] < 1.0 && answer.name != "scene");
+            // A scene as a whole is wrong because of what it lacks, which is named; the second of its relations is one of them.
+            let named =
+                |answer: &&JudgedAnswer| !["scene", "second_relation"].contains(&answer.name.as_str());
+            let wrong =
+                answers.iter().filter(named).filter(|answer| answer.right[at].is_some_and(|part| part < 1.0));
             let wrong = wrong.map(|answer| if answer.name == "labels" { "class" } else { &answer.name });
             self.images.push(JudgedImage {
                 image: image.clone(),
@@ -83,10 +86,14 @@ mod tests {
         let captions = vec!["a circle".to_owned(); 20];
         let answer = |name: &str, right: f64| JudgedAnswer {
             name: name.to_owned(),
-            right: vec![right; 20],
+            right: vec![Some(right); 20],
             confusion: None,
         };
-        grid.add(&images, &captions, &[answer("shape", 1.0), answer("scene", 0.0)]);
+        grid.add(
+            &images,
+            &captions,
+            &[answer("shape", 1.0), answer("second_relation", 0.0), answer("scene", 0.0)],
+        );
         grid.add(&images, &captions, &[answer("labels", 0.0), answer("relation", 0.5)]);
         assert_eq!(grid.images.len(), IMAGES);
         assert!(grid.images[19].wrong.is_empty());

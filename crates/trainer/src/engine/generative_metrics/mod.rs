@@ -23,6 +23,7 @@ pub use confusion::ConfusedValues;
 
 use confusion::confused;
 use evaluator::LoadedEvaluator;
+use judged_answer::JudgedSum;
 use judged_grid::JudgedGrid;
 use phalanx_quality::{frechet_deviation, frechet_distance, precision_and_recall, sharpness};
 use pictures::{ImageFeatures, Pictures, drawn};
@@ -280,8 +281,8 @@ fn compare(
     for (made, real) in made.judged.iter().zip(&real.judged) {
         // The array `labels` has classes.
         let name = if made.name == "labels" { "class" } else { &made.name };
-        measures.push((format!("drawn_{name}_accuracy"), made.right / count));
-        measures.push((format!("real_{name}_accuracy"), real.right / count));
+        let of = |kind: &str, sum: &JudgedSum| Some((format!("{kind}_{name}_accuracy"), sum.accuracy()?));
+        measures.extend([of("drawn", made), of("real", real)].into_iter().flatten());
     }
     if let Some((made, real)) = made.fits.zip(real.fits) {
         measures.push((format!("drawn_{evaluator}_score"), made / count));

@@ -100,7 +100,7 @@ mod tests {
     fn sum(right: f64, found: usize) -> JudgedSum {
         let mut confusion = phalanx_run::ConfusionMatrix::new(2);
         confusion.add(1, found, 1.0);
-        JudgedSum { name: "colour".to_owned(), right, confusion: Some(confusion) }
+        JudgedSum { name: "colour".to_owned(), right, images: 1, confusion: Some(confusion) }
     }
 
     #[test]
@@ -114,7 +114,7 @@ mod tests {
         }
         let confusion = all.judged[0].confusion.clone().expect("counted");
         assert_eq!(confusion.counts(), [0.0, 0.0, 1.0, 1.0]);
-        let judged = vec![JudgedSum { confusion: Some(confusion), ..sum(1.0, 1) }];
+        let judged = vec![JudgedSum { images: 2, confusion: Some(confusion), ..sum(1.0, 1) }];
         assert_eq!(
             all,
             ImageFeatures { features: vec![1.0, 2.0, 3.0, 4.0], dim: 2, judged, fits: Some(40.0) }

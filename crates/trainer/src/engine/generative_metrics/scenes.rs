@@ -22,10 +22,10 @@ impl<'a> SceneAnswers<'a> {
             .then(|| Self { found: answers.iter().map(|(_, found)| found.as_slice()).collect() })
     }
 
-    /// Returns for each image the fractions of its caption's objects, shapes, colours and relations that it shows, and whether it has the
-    /// background, and all of it and nothing else.
+    /// Returns for each image the fractions of its caption's objects, shapes, colours and relations that it shows, and whether the second
+    /// relation holds, if the caption states one, whether it has the background, and all of it and nothing else.
     pub(super) fn judged(&self, captions: &[String]) -> Result<Vec<JudgedAnswer>, TrainError> {
-        let names = ["shape", "colour", "object", "relation", "background", "scene"];
+        let names = ["shape", "colour", "object", "relation", "second_relation", "background", "scene"];
         let mut answers =
             names.map(|name| JudgedAnswer { name: name.to_owned(), right: Vec::new(), confusion: None });
         for (image, caption) in captions.iter().enumerate() {
@@ -35,14 +35,16 @@ impl<'a> SceneAnswers<'a> {
             let (objects, relations) = (stated.objects.len(), stated.relations.len());
             let background = values[0] == stated.background as u32;
             let whole = seen.objects == objects && seen.relations == relations && seen.superfluous == 0;
-            let part = |count: usize, of: usize| count as f64 / of.max(1) as f64;
+            let part = |count: usize, of: usize| Some(count as f64 / of.max(1) as f64);
+            let whether = |is: bool| f64::from(u8::from(is));
             let of_image = [
                 part(seen.shapes, objects),
                 part(seen.colours, objects),
                 part(seen.objects, objects),
                 part(seen.relations, relations),
-                f64::from(u8::from(background)),
-                f64::from(u8::from(background && whole)),
+                seen.second_relation.map(whether),
+                Some(whether(background)),
+                Some(whether(background && whole)),
             ];
             answers.iter_mut().zip(of_image).for_each(|(answer, part)| answer.right.push(part));
         }
@@ -67,9 +69,10 @@ mod tests {
             .collect();
         let sums = |captions: &[String]| -> Vec<f64> {
             let judged = SceneAnswers::of(&answers).expect("scenes").judged(captions).expect("of scenes");
-            judged.iter().map(|answer| answer.right.iter().sum()).collect()
+            judged.iter().map(|answer| answer.right.iter().flatten().sum()).collect()
         };
-        assert_eq!(sums(&captions), [20.0; 6]);
+        // Half of the scenes state a second relation.
+        assert_eq!(sums(&captions), [20.0, 20.0, 20.0, 20.0, 10.0, 20.0, 20.0]);
         // The pictures of other captions.
         let turned: Vec<String> = captions.iter().cycle().skip(1).take(20).cloned().collect();
         assert!(sums(&turned).iter().all(|sum| *sum < 12.0), "{:?}", sums(&turned));

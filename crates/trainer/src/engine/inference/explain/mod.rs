@@ -70,6 +70,7 @@ pub fn explain_model(
     // Captions that tell places state no relations, which are looked for.
     let mut stating = config.clone();
     stating.data.placed_captions = 0.0;
+    stating.data.partly_placed_captions = 0.0;
     let config = &stating;
     let splits = OpenedSplits::open(config)?;
     let data = Data::open(config, task.open_data(config), &Distributed::none(), &session.device, 0)?;
