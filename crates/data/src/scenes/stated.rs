@@ -16,6 +16,14 @@ pub struct NamedObject {
     pub colour: Colour,
 }
 
+impl NamedObject {
+    /// “red circle”.
+    #[must_use]
+    pub fn noun(&self) -> String {
+        format!("{} {}", self.colour, self.shape)
+    }
+}
+
 /// The background, the objects and the relations that a caption states. It is parsed from each wording of [`SceneSpec::caption`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StatedScene {

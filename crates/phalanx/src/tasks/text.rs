@@ -269,9 +269,12 @@ mod tests {
         builder.build().expect("small")
     }
 
-    /// Checks that captions have at most this many tokens.
-    fn assert_fit(captions: impl Iterator<Item = String>, context: usize) {
-        let tokenizer = ClipTokenizer::with_vocab(4096).expect("in range");
+    /// The default of `model.text_vocab`, which the presets of the tests have.
+    const VOCAB: usize = 4096;
+
+    /// Checks that captions have at most this many tokens of a vocabulary.
+    fn assert_fit(captions: impl Iterator<Item = String>, vocab: usize, context: usize) {
+        let tokenizer = ClipTokenizer::with_vocab(vocab).expect("in range");
         for caption in captions {
             tokenizer.encode(&caption, context).unwrap_or_else(|error| panic!("{caption}: {error}"));
         }
@@ -293,8 +296,12 @@ mod tests {
             (0..SceneSpec::NUM_WORDINGS).map(|wording| spec.caption(wording)).collect()
         };
         // As docs/diffusion.md says of captions that state relations.
-        assert_fit(specs.iter().flat_map(stating), 40);
-        assert_fit(specs.iter().map(SceneSpec::placed_caption), context_of("scenes-diffusion"));
+        let preset = context_of("scenes-diffusion");
+        for (vocab, relations, places) in [(VOCAB, 40, preset), (8192, 40, 40), (16384, 36, 36)] {
+            assert_fit(specs.iter().flat_map(stating), vocab, relations);
+            assert_fit(specs.iter().map(SceneSpec::placed_caption), vocab, places);
+            assert_fit(specs.iter().map(SceneSpec::partly_placed_caption), vocab, places);
+        }
     }
 
     #[test]
@@ -305,7 +312,7 @@ mod tests {
             let spec = shapes.spec(index).expect("in range");
             (0..ShapeSpec::NUM_WORDINGS).map(move |wording| spec.caption(wording))
         };
-        assert_fit((0..3000).flat_map(captions), context_of("shapes-diffusion"));
+        assert_fit((0..3000).flat_map(captions), VOCAB, context_of("shapes-diffusion"));
     }
 
     #[test]

@@ -17,9 +17,10 @@ pub(super) struct CaptionAttribute {
     pub(super) wrong: Vec<Option<String>>,
 }
 
-/// The attributes that scenes state: of the first two objects, their first relation, and the background.
-const OF_SCENES: [&str; 6] =
-    ["first shape", "first colour", "second shape", "second colour", "relation", "background"];
+/// The attributes that scenes state: of the first two objects, their first relation, the object to which a third one is related, and
+/// the background.
+const OF_SCENES: [&str; 7] =
+    ["first shape", "first colour", "second shape", "second colour", "relation", "reference", "background"];
 
 /// Returns the attributes of the samples of a dataset: those of the dataset, what the captions of scenes state, or the class.
 pub(super) fn attributes(
@@ -98,6 +99,8 @@ fn class_of_scene(scene: &StatedScene, attribute: usize) -> u32 {
         0 | 2 => object(attribute / 2).shape as u32,
         1 | 3 => object(attribute / 2).colour as u32,
         4 => scene.relations.first().map_or(0, |stated| stated.relation as u32),
+        // 0 for scenes of two objects.
+        5 => scene.relations.get(1).map_or(0, |stated| stated.object as u32 + 1),
         _ => scene.background as u32,
     }
 }
@@ -111,6 +114,11 @@ fn wrong_scene(scene: &StatedScene, caption: &str, attribute: usize) -> Option<S
             Some(caption.replacen(relation.word(), other.word(), 1))
         }
         5 => {
+            let object = scene.relations.get(1)?.object;
+            let noun = |object: usize| scene.objects.get(object).map(|named| format!("the {}", named.noun()));
+            replaced(caption, &noun(object)?, &noun(1_usize.checked_sub(object)?)?)
+        }
+        6 => {
             let other = next(Background::ALL, scene.background as usize);
             replaced(caption, scene.background.word(), other.word())
         }
@@ -129,9 +137,8 @@ fn wrong_scene(scene: &StatedScene, caption: &str, attribute: usize) -> Option<S
 
 /// Replaces an object wherever a caption names it.
 fn renamed(caption: &str, from: NamedObject, to: NamedObject) -> String {
-    let noun = |object: NamedObject| format!("{} {}", object.colour, object.shape);
     let article = |noun: &str| if noun.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" };
-    let (from, to) = (noun(from), noun(to));
+    let (from, to) = (from.noun(), to.noun());
     let indefinite = [article(&from), article(&to)];
     caption
         .replace(&format!("{} {from}", indefinite[0]), &format!("{} {to}", indefinite[1]))
@@ -171,7 +178,11 @@ mod tests {
             "a red star left of an orange ring and a red ring above the orange ring on a white background"
         );
         assert!(wrong(4).starts_with("a red star right of a yellow ring and a red ring above"));
-        assert!(wrong(5).ends_with("on a black background"));
+        assert!(wrong(5).ends_with("and a red ring above the red star on a white background"));
+        assert!(wrong(6).ends_with("on a black background"));
+        let two = "a red star left of a yellow ring on a white background";
+        let scene: StatedScene = two.parse().expect("a scene");
+        assert_eq!((wrong_scene(&scene, two, 5), class_of_scene(&scene, 5)), (None, 0));
         for attribute in 0..OF_SCENES.len() {
             let other: StatedScene = wrong(attribute).parse().expect("a scene");
             assert_ne!(class_of_scene(&other, attribute), class_of_scene(&scene, attribute));
