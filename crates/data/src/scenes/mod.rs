@@ -6,6 +6,7 @@
 //! index shows the same scene at every resolution. Training and test share no pair of objects in a relation; see
 //! [`split`].
 
+pub mod named;
 pub mod relation;
 pub mod spec;
 pub mod split;
@@ -20,10 +21,11 @@ use crate::rng::{Purpose, below, rng_for};
 use crate::shapes::render::render_shape;
 use crate::shapes::{Background, Colour, Position, Shape, content_rng, pick, random_wording};
 use image::{Rgb, RgbImage};
+pub use named::NamedObject;
 use rand_chacha::ChaCha8Rng;
 pub use relation::Relation;
 pub use spec::{Cells, SceneMatch, SceneObject, SceneSpec, StatedRelation};
-pub use stated::{NamedObject, StatedScene};
+pub use stated::StatedScene;
 use std::ops::RangeInclusive;
 
 /// The settings of [`ScenesDataset`].
@@ -61,6 +63,9 @@ impl Default for ScenesConfig {
         }
     }
 }
+
+/// The kind of a caption is drawn in these parts of all captions.
+const PARTS: usize = 1 << 20;
 
 /// Images of scenes with captions. The label is the shape of the caption's first object; the attributes are those of
 /// [`attributes`].
@@ -124,13 +129,14 @@ impl ScenesDataset {
     /// Returns the caption of an image in an epoch.
     fn caption_of(&self, spec: &SceneSpec, index: usize, epoch: u64) -> String {
         let ScenesConfig { split, seed, placed, partly_placed, .. } = self.config;
-        let steps = 1 << 20;
-        let drawn = || below(&mut rng_for(seed, Purpose::PlacedCaption, epoch, index as u64), steps) as f64;
-        let tells_places = split == Split::Train && placed + partly_placed > 0.0;
-        match tells_places.then(|| drawn() / f64::from(steps as u32)) {
-            Some(drawn) if drawn < placed => spec.placed_caption(),
-            Some(drawn) if drawn < placed + partly_placed => spec.partly_placed_caption(),
-            _ => spec.caption(random_wording(seed, epoch, index, SceneSpec::NUM_WORDINGS)),
+        let told = if split == Split::Train { placed + partly_placed } else { 0.0 };
+        let drawn = below(&mut rng_for(seed, Purpose::PlacedCaption, epoch, index as u64), PARTS) as f64;
+        match drawn / PARTS as f64 {
+            drawn if drawn >= told => {
+                spec.caption(random_wording(seed, epoch, index, SceneSpec::NUM_WORDINGS))
+            }
+            drawn if drawn < placed => spec.placed_caption(),
+            _ => spec.partly_placed_caption(),
         }
     }
 

@@ -1,7 +1,7 @@
 //! The content of a scene, and its captions.
 
+use super::named::NamedObject;
 use super::relation::Relation;
-use crate::captions::article;
 use crate::shapes::{Background, Colour, Position, Shape};
 
 /// One object of a scene.
@@ -20,21 +20,15 @@ pub struct SceneObject {
 }
 
 impl SceneObject {
-    /// “red circle”.
+    /// Returns the object as captions name it.
     #[must_use]
-    pub fn noun(&self) -> String {
-        format!("{} {}", self.colour, self.shape)
-    }
-
-    /// “a red circle”, “an orange ring”.
-    fn with_article(&self) -> String {
-        let noun = self.noun();
-        format!("{} {noun}", article(&noun))
+    pub fn named(&self) -> NamedObject {
+        NamedObject { shape: self.shape, colour: self.colour }
     }
 
     /// “a red circle on the left”.
     fn with_place(&self) -> String {
-        format!("{} {}", self.with_article(), self.place)
+        format!("{} {}", self.named().with_article(), self.place)
     }
 }
 
@@ -103,7 +97,7 @@ impl SceneSpec {
             let turned = number == 0 && wording == 1;
             let (from, relation, to) =
                 if turned { (object, relation.converse(), subject) } else { (subject, relation, object) };
-            let (from, to) = (&self.objects[from], &self.objects[to]);
+            let (from, to) = (self.objects[from].named(), self.objects[to].named());
             if number > 0 {
                 text.push_str(" and ");
             }
@@ -124,24 +118,32 @@ impl SceneSpec {
     /// Returns a sentence with all objects, the place of each, and the background, in place of relations.
     #[must_use]
     pub fn placed_caption(&self) -> String {
-        let objects: Vec<String> = self.objects.iter().map(SceneObject::with_place).collect();
-        format!("{} on a {} background", objects.join(" and "), self.background)
+        self.listed(self.objects.iter().map(SceneObject::with_place))
     }
 
-    /// Returns a sentence with the places of all objects but the last, its relation to one of these, and the background.
+    /// Returns a sentence with the places of all objects but the last, its relation to one of these, and the background. The place of a
+    /// last object of which no relation is stated is told, too.
     #[must_use]
     pub fn partly_placed_caption(&self) -> String {
-        let Some((last, before)) = self.objects.split_last() else { return self.placed_caption() };
-        let number = before.len();
-        let to_last = |stated: &&StatedRelation| [stated.subject, stated.object].contains(&number);
-        let Some(stated) = self.relations.iter().find(to_last) else { return self.placed_caption() };
-        let (relation, to) = match stated.subject == number {
-            true => (stated.relation, stated.object),
-            false => (stated.relation.converse(), stated.subject),
+        let last = self.objects.len().saturating_sub(1);
+        let related = self.relations.iter().find_map(|stated| {
+            let (relation, to) = match (stated.subject, stated.object) {
+                (subject, to) if subject == last => (stated.relation, to),
+                (to, object) if object == last => (stated.relation.converse(), to),
+                _ => return None,
+            };
+            Some(format!("{relation} the {}", self.objects[to].named().noun()))
+        });
+        let told = |(number, object): (usize, &SceneObject)| match &related {
+            Some(related) if number == last => format!("{} {related}", object.named().with_article()),
+            _ => object.with_place(),
         };
-        let mut objects: Vec<String> = before.iter().map(SceneObject::with_place).collect();
-        objects.push(format!("{} {relation} the {}", last.with_article(), self.objects[to].noun()));
-        format!("{} on a {} background", objects.join(" and "), self.background)
+        self.listed(self.objects.iter().enumerate().map(told))
+    }
+
+    /// “a red circle on the left and a blue ring on the right on a white background”.
+    fn listed(&self, objects: impl Iterator<Item = String>) -> String {
+        format!("{} on a {} background", objects.collect::<Vec<_>>().join(" and "), self.background)
     }
 
     /// Returns the contents of the cells.

@@ -2,27 +2,11 @@
 
 use std::str::FromStr;
 
+use super::named::NamedObject;
 use super::relation::Relation;
-use super::spec::{Cells, SceneMatch, SceneSpec, StatedRelation};
+use super::spec::{Cells, SceneMatch, SceneObject, SceneSpec, StatedRelation};
 use crate::error::DataError;
 use crate::shapes::{Background, Colour, Position, Shape};
-
-/// An object that a caption names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NamedObject {
-    /// The shape.
-    pub shape: Shape,
-    /// The colour.
-    pub colour: Colour,
-}
-
-impl NamedObject {
-    /// “red circle”.
-    #[must_use]
-    pub fn noun(&self) -> String {
-        format!("{} {}", self.colour, self.shape)
-    }
-}
 
 /// The background, the objects and the relations that a caption states. It is parsed from each wording of [`SceneSpec::caption`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,10 +23,9 @@ impl SceneSpec {
     /// Returns what [`caption`](Self::caption) states.
     #[must_use]
     pub fn stated(&self) -> StatedScene {
-        let named = |object: &super::SceneObject| NamedObject { shape: object.shape, colour: object.colour };
         StatedScene {
             background: self.background,
-            objects: self.objects.iter().map(named).collect(),
+            objects: self.objects.iter().map(SceneObject::named).collect(),
             relations: self.relations.clone(),
         }
     }

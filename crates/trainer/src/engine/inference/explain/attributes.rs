@@ -137,12 +137,9 @@ fn wrong_scene(scene: &StatedScene, caption: &str, attribute: usize) -> Option<S
 
 /// Replaces an object wherever a caption names it.
 fn renamed(caption: &str, from: NamedObject, to: NamedObject) -> String {
-    let article = |noun: &str| if noun.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" };
-    let (from, to) = (from.noun(), to.noun());
-    let indefinite = [article(&from), article(&to)];
     caption
-        .replace(&format!("{} {from}", indefinite[0]), &format!("{} {to}", indefinite[1]))
-        .replace(&format!("the {from}"), &format!("the {to}"))
+        .replace(&from.with_article(), &to.with_article())
+        .replace(&format!("the {}", from.noun()), &format!("the {}", to.noun()))
 }
 
 /// Returns the value after the one at a place, the first after the last.
