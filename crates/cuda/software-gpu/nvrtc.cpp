@@ -1,4 +1,5 @@
 // The stand-in for NVRTC: libnvrtc.so. It compiles CUDA C by the C++ compiler, with the header of fibres in front.
+#include <dlfcn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -26,6 +27,16 @@ enum { SUCCESS = 0, INVALID_INPUT = 3, INVALID_PROGRAM = 4, INVALID_OPTION = 5, 
 static std::string read(const std::string &path) {
     std::ifstream file(path, std::ios::binary);
     return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+// The header of fibres, in the folder of this library: the library holds no path, so that the folder may be moved.
+static std::string fibres() {
+    static const char here = 0;
+    Dl_info found;
+    if (!dladdr(&here, &found) || !found.dli_fname) return "fibres/fibres.h";
+    const std::string file = found.dli_fname;
+    const size_t end = file.rfind('/');
+    return (end == std::string::npos ? "." : file.substr(0, end)) + "/fibres/fibres.h";
 }
 
 API nvrtcVersion(int *major, int *minor) { *major = 13; *minor = 0; return SUCCESS; }
@@ -69,8 +80,8 @@ API nvrtcCompileProgram(Program *program, int count, const char *const *options)
     const char *chosen = std::getenv("CXX");
     const std::string compiler = chosen && *chosen ? chosen : "c++";
     const std::string command = compiler +
-                                " -std=c++17 -O2 -fno-strict-aliasing -shared -fPIC -fvisibility=hidden -fno-gnu-unique -w -x c++ -include '" FIBRES
-                                "' '" + source + "' -o '" + made + "' > '" + log + "' 2>&1";
+                                " -std=c++17 -O2 -fno-strict-aliasing -shared -fPIC -fvisibility=hidden -fno-gnu-unique -w -x c++ -include '" +
+                                fibres() + "' '" + source + "' -o '" + made + "' > '" + log + "' 2>&1";
     const int status = std::system(command.c_str());
     program->log = read(log);
     const std::string code = read(made);

@@ -177,6 +177,21 @@ fn kernels_are_cached_on_disk() {
     });
 }
 
+/// CI keeps the stand-ins and uses them in later checkouts, at other paths.
+#[test]
+fn the_stand_ins_hold_no_path_of_the_checkout() {
+    let Some(folder) = software::libraries() else { return };
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+    let path = path.to_str().unwrap().as_bytes();
+    assert!(folder.join("fibres/fibres.h").is_file());
+    for entry in
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_file())
+    {
+        let bytes = std::fs::read(&entry).unwrap();
+        assert!(!bytes.windows(path.len()).any(|window| window == path), "{}", entry.display());
+    }
+}
+
 #[test]
 fn a_missing_wait_before_reading_is_found() {
     software::refused("missing wait: axpy_f32 on stream 2 reads", || {
