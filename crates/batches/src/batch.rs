@@ -13,6 +13,7 @@ use phalanx_tensor::{Array, Tape};
 use crate::device_cache::DeviceCache;
 use crate::error::BatchError;
 use crate::images_of_batch::BatchImages;
+use crate::sample_hash::{self, SampleHash};
 
 /// A rank's samples of a micro-batch, or of the test split: arrays as tensors, images, which a device may prepare, texts, and the weight
 /// of each sample.
@@ -66,6 +67,18 @@ impl Batch {
         match self.images(name) {
             Some(images) => images.prepared_at(&session.device, tape.backend(), session.precision),
             None => Ok(session.device.put(self.tensor(name)?)?),
+        }
+    }
+
+    /// Returns a hash of each sample's values of an array of f32, also of images that a device prepares, which are not prepared
+    /// for it; `None` where a device mixes samples.
+    ///
+    /// # Errors
+    /// If there is no array of this name, or its elements are of another type.
+    pub fn hashes(&self, name: &str) -> Result<Option<Vec<SampleHash>>, BatchError> {
+        match self.images(name) {
+            Some(images) => images.hashes(),
+            None => Ok(Some(sample_hash::of_rows(self.tensor(name)?)?)),
         }
     }
 
@@ -250,6 +263,15 @@ mod tests {
         assert_eq!(part.len(), 2);
         let error = batch.first(4).expect_err("three samples").to_string();
         assert_eq!(error, "a batch of 3 samples has no first 4");
+    }
+
+    #[test]
+    fn equal_samples_have_equal_hashes() {
+        let batch = phalanx_data::Batch::new(3).with("x", [3, 2], vec![1.0_f32, 2.0, 1.0, -2.0, 1.0, 2.0]);
+        let batch: Batch = batch.expect("sound").try_into().expect("sound");
+        let found = batch.hashes("x").expect("there").expect("not mixed");
+        assert!(found[0] == found[2] && found[0] != found[1]);
+        assert!(batch.hashes("y").is_err());
     }
 
     #[test]

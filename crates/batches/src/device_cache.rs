@@ -1,6 +1,7 @@
 //! A cache of a split's images on a device, so that batches carry only indices.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use candle_core::{Device, Tensor};
 use phalanx_data::{CachedImages, ImageRecipe};
@@ -8,10 +9,15 @@ use phalanx_tensor::{Array, ComputeDevice, Context};
 
 use crate::error::BatchError;
 
+/// The number of caches that were made.
+static CACHES: AtomicU64 = AtomicU64::new(0);
+
 /// The images of a split as bytes on a device, u8 [samples, H, W, 3]. Each is uploaded with the first batch of this rank that has it. A
 /// batch that was prefetched before that one uploads it again.
 #[derive(Debug)]
 pub struct DeviceCache {
+    /// Its number among the caches of this process.
+    number: u64,
     set: Array,
     held: Arc<CachedImages>,
     device: ComputeDevice,
@@ -27,7 +33,13 @@ impl DeviceCache {
     pub fn new(device: &ComputeDevice, len: usize, [height, width]: [usize; 2]) -> Result<Self, BatchError> {
         let context = Context::new(1);
         let set = device.backend(&context).image_set([len, height, width, 3])?;
-        Ok(Self { set, held: Arc::new(CachedImages::new(len)), device: device.clone(), context })
+        let number = CACHES.fetch_add(1, Ordering::Relaxed);
+        Ok(Self { number, set, held: Arc::new(CachedImages::new(len)), device: device.clone(), context })
+    }
+
+    /// Its number among the caches of this process: equal images of one are those of one number in the set.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
     }
 
     /// Returns the cached images.

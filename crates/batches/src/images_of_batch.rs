@@ -4,12 +4,13 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use candle_core::{Device, Tensor};
-use phalanx_data::{ImageBytes, ImageRecipe, Placement};
+use phalanx_data::{ImageBytes, ImageRecipe, Normalise, Placement};
 use phalanx_tensor::backend::{ImageBlend, ImagePreparation, PLACE_NUMBERS};
 use phalanx_tensor::{Array, ArrayBackend, ComputeDevice, Context, Precision};
 
 use crate::device_cache::DeviceCache;
 use crate::error::BatchError;
+use crate::sample_hash::SampleHash;
 
 /// Images as bytes, with the preparation of each. Clones share the bytes.
 #[derive(Debug, Clone)]
@@ -77,6 +78,33 @@ impl BatchImages {
             Pixels::Here(pixels) => self.by(backend, &device.put(pixels)?, device, precision),
             Pixels::Cached(cache) => self.by(backend, cache.images(), device, precision),
         }
+    }
+
+    /// Returns a hash of each image: of its bytes, or of its number in a cache, and of what is done to it. `None` if they are
+    /// mixed with others.
+    pub(crate) fn hashes(&self) -> Result<Option<Vec<SampleHash>>, BatchError> {
+        if self.recipe.mix().is_some() {
+            return Ok(None);
+        }
+        let (bytes, set) = match &self.pixels {
+            Pixels::Here(pixels) => (pixels.flatten_all()?.to_vec1::<u8>()?, None),
+            Pixels::Cached(cache) => (Vec::new(), Some(cache.number())),
+        };
+        let ([height, width], Normalise { mean, std }) = (self.recipe.source(), self.recipe.normalise());
+        let side = |side: usize| u32::try_from(side).unwrap_or(u32::MAX);
+        let sides = [height, width].into_iter().chain(self.recipe.size()).map(side);
+        let shared: Vec<u32> = sides.chain(mean.iter().chain(&std).map(|number| number.to_bits())).collect();
+        let each = 3 * height * width;
+        let of = |sample: &(u32, Placement)| {
+            // Without a cache, the number is that of the bytes.
+            let (number, [_, how @ ..]) = (sample.0, numbers(sample));
+            let at = number as usize * each;
+            let which = set.map(|set| [set, u64::from(number)].map(u64::to_le_bytes).concat());
+            let image = which.as_deref().or_else(|| bytes.get(at..at + each)).unwrap_or_default();
+            let how: Vec<u8> = shared.iter().chain(&how).flat_map(|number| number.to_le_bytes()).collect();
+            SampleHash::of([how.as_slice(), image])
+        };
+        Ok(Some(self.recipe.samples().iter().map(of).collect()))
     }
 
     /// Returns the images on the host, f32 [N, 3, height, width]: prepared there, or copied from the device that caches them.
@@ -149,7 +177,7 @@ mod tests {
     };
     use phalanx_data::{
         BatchSource, CachedImages, CollatedDataset, DistributedSampler, ImageCollation, Loader, LoaderConfig,
-        Mixing, Normalise, Order, SamplerConfig, ShapesConfig, ShapesDataset, StepBatch, Tail,
+        Mixing, Order, SamplerConfig, ShapesConfig, ShapesDataset, StepBatch, Tail,
     };
 
     use super::*;
@@ -298,6 +326,49 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn hashes_tell_images_and_what_is_done_to_them() {
+        let resize = Some(Resize { size: 12, filter: Filter::Bilinear, mode: ResizeMode::Square });
+        let config = || TransformConfig { resize, flip: 0.5, seed: 3, ..Default::default() };
+        let source = sources(config());
+        let size = source.fixed_images().expect("one size");
+        let cache = Arc::new(DeviceCache::new(&ComputeDevice::host(), LEN, size).expect("room"));
+        let other = Arc::new(DeviceCache::new(&ComputeDevice::host(), LEN, size).expect("room"));
+        for cache in [None, Some(&cache), Some(&other)] {
+            let held = cache.map(|cache| cache.held());
+            let mut seen: Vec<(SampleHash, Vec<f32>)> = Vec::new();
+            for epoch in 0..4 {
+                let images = BatchImages::new(bytes(&source, held.clone(), epoch), cache).expect("sound");
+                let found = images.hashes().expect("sound").expect("not mixed");
+                let pixels = images.on_host().expect("sound").flatten_from(1).expect("flat");
+                seen.extend(found.into_iter().zip(pixels.to_vec2::<f32>().expect("numbers")));
+            }
+            // Each image as it is and flipped, which may be the same pixels.
+            for (at, (one, pixels)) in seen.iter().enumerate() {
+                let alike: Vec<_> = seen.iter().filter(|(another, _)| another == one).collect();
+                assert!(alike.iter().all(|(_, others)| others == pixels));
+                let of_image = seen.iter().skip(at % LEN).step_by(LEN);
+                let others = of_image.filter(|(_, others)| others == pixels).count();
+                assert!((1..=others).contains(&alike.len()));
+            }
+            let different: std::collections::HashSet<_> = seen.iter().map(|(hash, _)| hash).collect();
+            assert!((LEN + 1..=2 * LEN).contains(&different.len()), "{}", different.len());
+            let part = BatchImages::new(bytes(&source, held, 0), cache).expect("sound");
+            let part = part.narrow(&(2..4)).expect("there").hashes().expect("sound").expect("not mixed");
+            assert_eq!(part, [seen[2].0, seen[3].0]);
+        }
+        let of = |cache: &Arc<DeviceCache>| {
+            let images = BatchImages::new(bytes(&source, Some(cache.held()), 0), Some(cache)).expect("sound");
+            images.hashes().expect("sound").expect("not mixed")
+        };
+        assert!(of(&cache).iter().zip(of(&other)).all(|(one, another)| *one != another));
+        assert!(mixed(sources(config()).as_bytes(None).expect("images")).iter().all(|batch| {
+            let images =
+                BatchImages::new(batch.images("images").expect("bytes").clone(), None).expect("sound");
+            images.hashes().expect("sound").is_none()
+        }));
     }
 
     #[test]

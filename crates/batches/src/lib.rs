@@ -26,11 +26,14 @@ mod device_cache;
 
 mod images_of_batch;
 
+mod sample_hash;
+
 mod batch;
 
 pub use batch::{Batch, MixedLabels};
 pub use device_cache::DeviceCache;
 pub use error::BatchError;
+pub use sample_hash::SampleHash;
 
 /// Tests of the README's examples.
 #[cfg(doctest)]

@@ -1,8 +1,8 @@
 //! The section `[parallel]`: the mesh of the ranks.
 
-use phalanx_sharding::{Degree, Degrees, MeshLayout, ShardingError, Strategy};
+use phalanx_sharding::{Degree, Degrees, MeshLayout, Partition, ShardingError, Strategy};
 
-use super::keys::{Config, ParallelConfig};
+use super::keys::{Config, Offload, ParallelConfig};
 use super::parallel_degree::ParallelDegree;
 use super::validate::Relations;
 
@@ -105,6 +105,13 @@ impl Config {
     /// True if ranks hold parts of the model: portions of layers, or stages.
     pub fn shares_model(&self) -> bool {
         self.parallel.cuts_layers() || self.pipeline_ranks() > 1
+    }
+
+    /// True if each rank has all parameters where it computes, so that it can run a network while others do not.
+    pub fn has_whole_parameters(&self) -> bool {
+        let train = &self.train;
+        let is_replicated = train.strategy.layout.parameters == Partition::Replicated;
+        is_replicated && train.offload == Offload::None && !self.shares_model()
     }
 
     /// Checks the degrees of the mesh.

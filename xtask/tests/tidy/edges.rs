@@ -81,6 +81,7 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
         &[
             "allocator",
             "tensor",
+            "batches",
             "data",
             "text",
             "models",

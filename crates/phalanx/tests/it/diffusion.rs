@@ -178,6 +178,31 @@ fn latent_images_of_either_autoencoder_are_learnt_alike_by_any_ranks() {
 }
 
 #[test]
+fn kept_latent_images_are_those_that_are_encoded() {
+    let place = tempfile::tempdir().expect("a folder");
+    let stage = latent(
+        place.path(),
+        "model.kind=autoencoder-kl model.widths=[8,16] model.groups=4 model.latent_channels=2",
+    );
+    let over =
+        format!("model.latent_images=true model.first_stage={} data.flip=true eval.every=4", stage.display());
+    for (number, run) in
+        ["train.ranks=1", "train.ranks=2", "train.ranks=2 train.precision=bf16"].iter().enumerate()
+    {
+        let of = |name: &str, further: &str| {
+            let settings = [SMALL, &format!("train.steps={STEPS}"), &over, run, further];
+            train_in(place.path(), &format!("{number}-{name}"), &settings).expect("it trains").1
+        };
+        let kept = of("kept", "");
+        let tolerance = if run.contains("bf16") { 2e-2 } else { 1e-5 };
+        close(run, &of("encoded", "model.keep_latents=0"), &kept, tolerance);
+        // Each part encodes anew what the one before it kept.
+        let parts = [4, 7, STEPS].map(|until| of("parts", &format!("train.stop_step={until}")).losses);
+        assert_eq!(parts.concat(), kept.losses, "{run}");
+    }
+}
+
+#[test]
 fn a_first_stage_that_does_not_fit_is_refused_in_words() {
     let place = tempfile::tempdir().expect("a folder");
     let stage = latent(place.path(), "model.kind=autoencoder-kl model.widths=[8,16] model.groups=4");

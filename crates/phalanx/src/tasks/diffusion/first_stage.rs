@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use candle_core::DType;
-use phalanx_models::diffusion::AutoencoderKL;
+use phalanx_models::diffusion::{AutoencoderKL, LatentDistribution};
 use phalanx_models::{CvaeConfig, TextToImage};
 use phalanx_tensor::{ParamStore, Tape, Value, ops};
 
@@ -18,7 +18,7 @@ use phalanx_config::{Catalogue, Config, Resolved};
 use phalanx_run::RunFolder;
 use phalanx_trainer::engine::{Setup, StepInput, TrainError};
 
-use super::DiffusionSettings;
+use super::{DiffusionSettings, KeptLatents};
 
 /// The name of the network.
 const NAME: &str = "first_stage";
@@ -30,6 +30,8 @@ pub(super) struct FirstStage {
     dims: [usize; 3],
     /// The factor by which latent images are smaller; `None` where latent pixels have no place.
     factor: Option<usize>,
+    /// The latent images of an autoencoder that are kept.
+    kept: Option<KeptLatents>,
 }
 
 enum Network {
@@ -61,7 +63,8 @@ impl FirstStage {
             let dims = [network.latent_channels, size / factor, size / factor];
             let network =
                 setup.frozen_network_from(NAME, load, |scope| AutoencoderKL::new(scope, &network))?;
-            return Ok(Self { network: Network::AutoencoderKl(network), dims, factor: Some(factor) });
+            let kept = KeptLatents::new(settings, setup.config());
+            return Ok(Self { network: Network::AutoencoderKl(network), dims, factor: Some(factor), kept });
         }
         let Some(of_stage) = config.settings.as_type::<CvaeSettings>() else {
             return Err(wrong(format!("a `{}` is no autoencoder", config.model.kind)));
@@ -78,7 +81,7 @@ impl FirstStage {
             .find(|side| latent.is_multiple_of(side * side) && latent / (side * side) >= 4);
         let side = side.unwrap_or(1);
         let dims = [latent / (side * side), side, side];
-        Ok(Self { network: Network::Cvae(Box::new((network, texts))), dims, factor: None })
+        Ok(Self { network: Network::Cvae(Box::new((network, texts))), dims, factor: None, kept: None })
     }
 
     /// Channels, height and width of latent images.
@@ -93,12 +96,15 @@ impl FirstStage {
 
     /// Latent images of a step's images: in training draws from their distributions, otherwise the means.
     pub(super) fn encode_step(&self, step: &StepInput<'_>) -> Result<Value, TrainError> {
-        let images = step.value("images")?;
-        let captions = match self.network {
-            Network::AutoencoderKl(_) => &[][..],
-            Network::Cvae(_) => step.texts("captions")?,
+        let LatentDistribution { mean, logvar } = match (&self.network, &self.kept) {
+            (Network::AutoencoderKl(network), Some(kept)) => {
+                kept.distribution(step, |images| network.encode(step.tape, images))?
+            }
+            (Network::AutoencoderKl(_), None) => self.distribution(step.tape, &step.value("images")?, &[])?,
+            (Network::Cvae(_), _) => {
+                self.distribution(step.tape, &step.value("images")?, step.texts("captions")?)?
+            }
         };
-        let (mean, logvar) = self.distribution(step.tape, &images, captions)?;
         let latent = match step.tape.training() {
             true => {
                 let noise = step.normal(&mean.dims()[1..])?;
@@ -117,7 +123,7 @@ impl FirstStage {
         images: &Value,
         captions: &[String],
     ) -> Result<Value, TrainError> {
-        let (mean, _) = self.distribution(tape, images, captions)?;
+        let LatentDistribution { mean, .. } = self.distribution(tape, images, captions)?;
         self.shaped(tape, &mean)
     }
 
@@ -126,16 +132,14 @@ impl FirstStage {
         tape: &Tape,
         images: &Value,
         captions: &[String],
-    ) -> Result<(Value, Value), TrainError> {
+    ) -> Result<LatentDistribution, TrainError> {
         match &self.network {
-            Network::AutoencoderKl(network) => {
-                let distribution = network.encode(tape, images)?;
-                Ok((distribution.mean, distribution.logvar))
-            }
+            Network::AutoencoderKl(network) => Ok(network.encode(tape, images)?),
             Network::Cvae(both) => {
                 let (network, texts) = both.as_ref();
                 let text = network.text().forward(tape, &texts.encode(captions)?)?.pooled;
-                Ok(network.cvae().encode(tape, images, &text)?)
+                let (mean, logvar) = network.cvae().encode(tape, images, &text)?;
+                Ok(LatentDistribution { mean, logvar })
             }
         }
     }

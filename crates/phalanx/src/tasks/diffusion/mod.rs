@@ -8,6 +8,7 @@ mod denoiser;
 mod drawing;
 mod explaining;
 mod first_stage;
+mod kept_latents;
 mod settings;
 mod training;
 
@@ -15,4 +16,5 @@ pub(super) use training::spec;
 
 use denoiser::Denoiser;
 use first_stage::FirstStage;
+use kept_latents::KeptLatents;
 use settings::DiffusionSettings;

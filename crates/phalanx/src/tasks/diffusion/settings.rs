@@ -19,6 +19,9 @@ phalanx_config::settings! {
         first_stage_preset: String = "shapes-autoencoder".to_owned();
         /// Overrides of keys of the first stage that is trained before, such as ["train.steps=500"].
         first_stage_set: Vec<String> = Vec::new();
+        /// The MiB of host memory of each rank in which the latent images of an `autoencoder-kl` are kept, so that it encodes each image
+        /// once; 0 = encode in every pass. Without effect where ranks hold parts of the model, and with train.graphs.
+        keep_latents: u64 = 512;
         /// Condition the network on captions.
         conditional: bool = true;
         /// Add the feature of the whole caption to the time embedding of residual blocks (diffusers' `class_embed_type`
