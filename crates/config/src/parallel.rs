@@ -193,6 +193,28 @@ mod tests {
     }
 
     #[test]
+    fn ranks_that_hold_parts_of_the_model_have_no_whole_parameters() {
+        let whole = |sets: &[(&str, i64)], strategy: &str, offload| {
+            let mut config = Config::default();
+            (config.train.ranks, config.train.strategy) = (4, Strategy::named(strategy).expect("a row"));
+            config.train.offload = offload;
+            for (key, value) in sets {
+                config.set(key, &Value::Integer(*value)).expect("a key").expect("a degree");
+            }
+            config.has_whole_parameters()
+        };
+        for strategy in ["ddp", "zero1", "zero2", "local-sgd"] {
+            assert!(whole(&[], strategy, Offload::None), "{strategy}");
+        }
+        for strategy in ["fsdp", "hsdp"] {
+            assert!(!whole(&[], strategy, Offload::None), "{strategy}");
+        }
+        assert!(!whole(&[("parallel.pipeline", 2)], "ddp", Offload::None));
+        assert!(!whole(&[("parallel.tensor", 2)], "ddp", Offload::None));
+        assert!(!whole(&[], "ddp", Offload::Optimizer));
+    }
+
+    #[test]
     fn degrees_fit_the_ranks_or_are_refused() {
         assert_eq!(problems(&[], "hsdp", 4), "");
         assert_eq!(problems(&[("parallel.replicate", 2), ("parallel.shard", -1)], "hsdp", 4), "");

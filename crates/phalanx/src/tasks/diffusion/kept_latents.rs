@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 use phalanx_batches::SampleHash;
 use phalanx_config::Config;
 use phalanx_models::diffusion::LatentDistribution;
@@ -23,9 +23,17 @@ pub(super) struct KeptLatents {
     kept: Mutex<Kept>,
 }
 
+/// An image as the first stage sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Seen {
+    image: SampleHash,
+    /// The type of activations: a training in bf16 may be evaluated in f32, and sets of images share some.
+    dtype: DType,
+}
+
 #[derive(Default)]
 struct Kept {
-    of: HashMap<SampleHash, Latent>,
+    of: HashMap<Seen, Latent>,
     bytes: usize,
     /// True if an image was not kept, for want of room.
     is_full: bool,
@@ -41,7 +49,11 @@ struct Latent {
 impl Latent {
     /// Copies the distribution of an image to the host.
     fn read(of: &LatentDistribution) -> Result<Self, TrainError> {
-        Ok(Self { mean: of.mean.to_host()?.contiguous()?, logvar: of.logvar.to_host()?.contiguous()? })
+        // Parts of one array would hold all of it.
+        Ok(Self {
+            mean: of.mean.to_host()?.force_contiguous()?,
+            logvar: of.logvar.to_host()?.force_contiguous()?,
+        })
     }
 
     fn bytes(&self) -> usize {
@@ -52,7 +64,7 @@ impl Latent {
 impl KeptLatents {
     /// None where nothing is to be kept, where ranks need each other to encode, or where steps are recorded, which must be alike.
     pub(super) fn new(settings: &DiffusionSettings, config: &Config) -> Option<Self> {
-        let limit = usize::try_from(settings.keep_latents << 20).unwrap_or(usize::MAX);
+        let limit = usize::try_from(settings.keep_latents.saturating_mul(1 << 20)).unwrap_or(usize::MAX);
         let may = limit > 0 && config.has_whole_parameters() && !config.train.graphs;
         may.then(|| Self { limit, kept: Mutex::default() })
     }
@@ -69,14 +81,16 @@ impl KeptLatents {
             false => None,
         };
         let Some(hashes) = hashes else { return Ok(encode(&images)?) };
-        let mut latents = Vec::with_capacity(hashes.len());
+        let dtype = step.tape.session().precision.dtype();
+        let seen: Vec<Seen> = hashes.into_iter().map(|image| Seen { image, dtype }).collect();
+        let mut latents = Vec::with_capacity(seen.len());
         let mut made = Vec::new();
-        for (at, (hash, known)) in hashes.iter().zip(self.find(&hashes)).enumerate() {
+        for (at, (seen, known)) in seen.iter().zip(self.find(&seen)).enumerate() {
             let latent = match known {
                 Some(latent) => latent,
                 None => {
                     let latent = Latent::read(&encode(&ops::narrow(step.tape, &images, 0, at, 1)?)?)?;
-                    made.push((*hash, latent.clone()));
+                    made.push((*seen, latent.clone()));
                     latent
                 }
             };
@@ -86,13 +100,13 @@ impl KeptLatents {
         join(step.tape, &latents)
     }
 
-    fn find(&self, hashes: &[SampleHash]) -> Vec<Option<Latent>> {
+    fn find(&self, seen: &[Seen]) -> Vec<Option<Latent>> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        hashes.iter().map(|hash| kept.of.get(hash).cloned()).collect()
+        seen.iter().map(|seen| kept.of.get(seen).cloned()).collect()
     }
 
     /// Keeps latents while there is room, and tells once that there is no more.
-    fn keep(&self, step: &StepInput<'_>, latents: Vec<(SampleHash, Latent)>) {
+    fn keep(&self, step: &StepInput<'_>, latents: Vec<(Seen, Latent)>) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.add(latents, self.limit) {
             let (images, limit) = (kept.of.len(), self.limit >> 20);
@@ -106,13 +120,13 @@ impl KeptLatents {
 
 impl Kept {
     /// Adds latents while there is room for all bytes up to `limit`. Returns true if there was none for the first time.
-    fn add(&mut self, latents: Vec<(SampleHash, Latent)>, limit: usize) -> bool {
+    fn add(&mut self, latents: Vec<(Seen, Latent)>, limit: usize) -> bool {
         let was_full = self.is_full;
-        for (hash, latent) in latents {
+        for (seen, latent) in latents {
             let bytes = latent.bytes();
             if self.bytes + bytes > limit {
                 self.is_full = true;
-            } else if self.of.insert(hash, latent).is_none() {
+            } else if self.of.insert(seen, latent).is_none() {
                 self.bytes += bytes;
             }
         }
@@ -131,7 +145,7 @@ fn join(tape: &Tape, latents: &[Latent]) -> Result<LatentDistribution, TrainErro
 
 #[cfg(test)]
 mod tests {
-    use candle_core::{DType, Device};
+    use candle_core::Device;
     use phalanx_batches::Batch;
 
     use super::*;
@@ -144,7 +158,8 @@ mod tests {
         };
         let of = phalanx_data::Batch::new(4).with("x", [4, 1], vec![0.0_f32, 1.0, 2.0, 3.0]).expect("sound");
         let hashes = Batch::try_from(of).expect("sound").hashes("x").expect("there").expect("not mixed");
-        let of = |chosen: &[usize]| chosen.iter().map(|at| (hashes[*at], latent())).collect();
+        let seen = |at: &usize| Seen { image: hashes[*at], dtype: DType::F32 };
+        let of = |chosen: &[usize]| chosen.iter().map(|at| (seen(at), latent())).collect();
         let (mut kept, each) = (Kept::default(), 2 * 18 * 4);
         assert_eq!(latent().bytes(), each);
         let limit = 3 * each + 1;
