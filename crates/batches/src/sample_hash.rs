@@ -1,10 +1,11 @@
-//! Hashes of samples: equal ones have equal values of an array.
+//! Hashes of samples: those with the same hash have the same values of an array.
 
 use candle_core::Tensor;
 
 use crate::error::BatchError;
 
-/// 128 bits of the BLAKE3 hash of a sample's values of an array: samples have the same if these are equal.
+/// 128 bits of the BLAKE3 hash of a sample's values of an array, or of the bytes that they are prepared from and how: samples with the
+/// same hash have the same values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SampleHash([u8; 16]);
 
